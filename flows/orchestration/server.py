@@ -18,7 +18,6 @@ from pathlib import Path
 
 import psutil
 import uvicorn
-from prefect.server.api.server import create_app
 from prefect.settings import get_current_settings
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -26,8 +25,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from flows.core.lazily import lazily
 from flows.services import tickets
 from flows.services.embedded import LOOPBACK, TICKETS
+
+with lazily(globals()):  # 2 s of CPU, for which each test process would pay
+    from prefect.server.api.server import create_app
 
 _PAGE = Path(__file__).with_name("login.html").read_text(encoding="utf-8")
 _SCRIPT = Path(__file__).with_name("login.js").read_text(encoding="utf-8")

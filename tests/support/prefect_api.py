@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
 import httpx
+from fastapi.routing import APIWebSocketRoute
 
 from flows import services
+from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.services import csrf
 from tests.support.waiting import PATIENCE
+
+# Prefect's server takes 2 s of CPU to be imported; each process of a run imports this module.
+with lazily(globals()):
+    from prefect.server.api.server import API_ROUTERS
+    from prefect.testing.utilities import prefect_test_harness
 
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 _ANSWER_SECONDS = 60
@@ -83,3 +92,15 @@ def start_run(client: httpx.Client, deployment: str, **wanted: Any) -> str:
 
 def cancel_run(client: httpx.Client, run: str) -> None:
     post(client, f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+
+
+@contextmanager
+def temporary_server() -> Iterator[None]:
+    """A server for flows that this process calls."""
+    with prefect_test_harness(server_startup_timeout=PATIENCE):
+        yield
+
+
+def websocket_paths() -> list[str]:
+    """The path of each websocket of the server's API."""
+    return [route.path for router in API_ROUTERS for route in router.routes if isinstance(route, APIWebSocketRoute)]

@@ -62,12 +62,27 @@ def room(path: Path) -> str:
 
 
 @cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a module's syntax tree."""
+    return tuple(ast.walk(tree(path)))
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(FLOWS))
+
+
+@cache
 def imports(path: Path) -> tuple[str, ...]:
     return tuple(_imports(path))
 
 
 def _imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -86,14 +101,19 @@ def own_rooms(path: Path) -> set[str]:
     return {name.split(".")[1] for name in imports(path) if name.startswith("flows.")}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
-def test_imports_point_downwards(path: Path) -> None:
-    here = room(path)
-    if here == "__init__":
-        return
-    assert here in HEIGHT, f"{here} has no place in LAYERS"
-    above = {other for other in own_rooms(path) if other != here and HEIGHT.get(other, 99) >= HEIGHT[here]}
-    assert not above
+def test_each_room_has_a_place_in_the_layers() -> None:
+    assert {*map(room, MODULES)} - {"__init__"} == HEIGHT.keys()
+
+
+def test_imports_point_downwards() -> None:
+    upwards = [
+        f"{relative(path)} → {other}"
+        for path in MODULES
+        if (here := room(path)) != "__init__"
+        for other in own_rooms(path)
+        if other != here and HEIGHT.get(other, 99) >= HEIGHT[here]
+    ]
+    assert upwards == []
 
 
 def part(name: str) -> str:
@@ -119,7 +139,7 @@ def test_a_file_at_the_root_is_a_flow() -> None:
     for name in FLOW_FILES:
         decorators = {
             getattr(decorator.func, "id", "")
-            for node in ast.parse((FLOWS / f"{name}.py").read_text()).body
+            for node in tree(FLOWS / f"{name}.py").body
             if isinstance(node, ast.FunctionDef)
             for decorator in node.decorator_list
             if isinstance(decorator, ast.Call)
@@ -129,29 +149,39 @@ def test_a_file_at_the_root_is_a_flow() -> None:
 
 def pure(path: Path) -> bool:
     """Whether a module says of itself that it is pure: plain data and decisions, no effect."""
-    return "Pure." in (ast.get_docstring(ast.parse(path.read_text())) or "")
+    return "Pure." in (ast.get_docstring(tree(path)) or "")
 
 
-@pytest.mark.parametrize("path", [*filter(pure, MODULES)], ids=lambda path: str(path.relative_to(FLOWS)))
-def test_no_path_of_imports_leads_from_what_is_pure_to_an_effect(path: Path) -> None:
+def test_no_path_of_imports_leads_from_what_is_pure_to_an_effect() -> None:
+    modules = [*filter(pure, MODULES)]
+    assert len(modules) > 50
+    assert [led for path in modules for led in effects(path)] == []
+
+
+def effects(path: Path) -> Iterator[str]:
+    """The paths of imports that lead from a module to an effect."""
     paths, todo = {dotted(path): dotted(path)}, [dotted(path)]
     while todo:
         here = todo.pop()
         for other in own_modules(NAMES[here]) - paths.keys():
             paths[other] = f"{paths[here]} → {other}"
-            assert other not in EFFECTS, paths[other]
+            if other in EFFECTS:
+                yield paths[other]
             todo.append(other)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
-def test_only_flows_import_prefect_and_only_the_door_imports_sh(path: Path) -> None:
-    roots = {name.partition(".")[0] for name in imports(path)}
-    assert "prefect" not in roots or room(path) in {"orchestration", *FLOW_FILES}
-    assert "sh" not in roots or dotted(path) == "flows.core.command"
+def importers(root: str) -> set[Path]:
+    """The modules that import a package or something in it."""
+    return {path for path in MODULES if root in {name.partition(".")[0] for name in imports(path)}}
+
+
+def test_only_flows_import_prefect_and_only_the_door_imports_sh() -> None:
+    assert {room(path) for path in importers("prefect")} <= {"orchestration", *FLOW_FILES}
+    assert {dotted(path) for path in importers("sh")} == {"flows.core.command"}
     # These run inside an image, where nothing of Refit is.
     inside = ("probe", "inspect_processes", "read_image", "read_installed", "supervise")
-    door = ("flows.core.command", "flows.core.process_tree", "flows.core.spawn")
-    assert "subprocess" not in roots or dotted(path) in door or path.stem in inside
+    door = {"flows.core.command", "flows.core.process_tree", "flows.core.spawn"}
+    assert {dotted(path) for path in importers("subprocess") if path.stem not in inside} <= door
 
 
 # Each keeps threads that don't end with a call, or begins what it can't list before, or runs inside a container.
@@ -170,8 +200,13 @@ POOLS = {
 
 
 def test_thread_pools_are_those_of_core_threads_but_for_a_few() -> None:
-    own = {str(path.relative_to(FLOWS)) for path in MODULES for name, _ in calls(path) if name == "ThreadPoolExecutor"}
+    own = {relative(path) for path in MODULES for name, _ in calls(path) if name == "ThreadPoolExecutor"}
     assert own == POOLS
+
+
+def test_the_lock_has_no_package_that_takes_a_second_to_be_imported() -> None:
+    """`[tool.uv]` of pyproject.toml leaves it out."""
+    assert 'name = "rfc3987-syntax"\nversion' not in (FLOWS.parent / "uv.lock").read_text()
 
 
 def test_no_module_bears_the_name_of_a_dependency() -> None:
@@ -182,22 +217,23 @@ def test_no_module_bears_the_name_of_a_dependency() -> None:
 
 def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
     """Every call in a module, with the name of what is called."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Call):
             called = node.func
             name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
             yield name, node
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
-def test_only_the_database_begins_transactions_that_write(path: Path) -> None:
+def test_only_the_database_begins_transactions_that_write() -> None:
     """Everything else writes by `database.write`: on SQLite, one thread writes for all."""
-    items = (
-        item for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.With) for item in node.items
-    )
-    begun = [item.context_expr.lineno for item in items if ast.unparse(item.context_expr).endswith(".begin()")]
-    assert not begun or path.relative_to(FLOWS) in (Path("core/database.py"), Path("core/schema_versions.py"))
+    begin = {
+        relative(path)
+        for path in MODULES
+        for node in nodes(path)
+        if isinstance(node, ast.With)
+        and any(ast.unparse(item.context_expr).endswith(".begin()") for item in node.items)
+    }
+    assert begin == {"core/database.py", "core/schema_versions.py"}
 
 
 # Attributes with text for people, and calls by which a program would decide by it.
@@ -213,7 +249,7 @@ NO_TEXTS |= {"outcome.why == 'time'", "outcome.why == 'output'"}
 
 def matched(path: Path) -> Iterator[str]:
     """Every expression in which a text for people is compared with something, or taken apart."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Attribute(attr=name), attr=method)):
                 texts = name in FOR_PEOPLE and method in MATCHING
@@ -226,43 +262,50 @@ def matched(path: Path) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-@pytest.mark.parametrize("path", DECIDING, ids=lambda path: str(path.relative_to(FLOWS)))
-def test_nothing_is_decided_by_text_for_people(path: Path) -> None:
-    found = {expression for expression in matched(path) if "Reason." not in expression and "Why." not in expression}
-    assert not found - NO_TEXTS
+def test_nothing_is_decided_by_text_for_people() -> None:
+    decided = {
+        expression
+        for path in DECIDING
+        for expression in matched(path)
+        if "Reason." not in expression and "Why." not in expression
+    }
+    assert decided <= NO_TEXTS
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
-def test_nothing_is_printed_as_markup(path: Path) -> None:
-    """Text of others reaches a terminal only by what makes it printable, and Prefect's pages only as cells."""
+def markup(path: Path) -> Iterator[str]:
+    """Every call by which text of others would reach a terminal or a page without being made printable."""
     the_way = path == FLOWS / "cli" / "console.py"
     for name, call in calls(path):
         options = {option.arg: option.value for option in call.keywords}
-        where = f"{path.name}:{call.lineno}"
-        markup = options.get("markup")
-        assert markup is None or (isinstance(markup, ast.Constant) and markup.value is False), where
-        assert name not in ("from_markup", "render_str", "Console"), where
+        chosen = options.get("markup")
+        plain = chosen is None or (isinstance(chosen, ast.Constant) and chosen.value is False)
+        allowed = plain and name not in ("from_markup", "render_str", "Console")
         if room(path) == "cli":
-            assert the_way or name != "echo", where
-            assert not isinstance(call.func, ast.Name) or name != "print", where
+            allowed &= the_way or name != "echo"
+            allowed &= not isinstance(call.func, ast.Name) or name != "print"
         if name == "create_table_artifact":
             cells = options.get("table", call.args[0] if call.args else None)
-            assert isinstance(cells, ast.Call) and getattr(cells.func, "id", "") == "as_cells", where
+            allowed &= isinstance(cells, ast.Call) and getattr(cells.func, "id", "") == "as_cells"
+        if not allowed:
+            yield f"{relative(path)}:{call.lineno}: {ast.unparse(call)}"
+
+
+def test_nothing_is_printed_as_markup() -> None:
+    """Text of others reaches a terminal only by what makes it printable, and Prefect's pages only as cells."""
+    assert [call for path in MODULES for call in markup(path)] == []
 
 
 LONGEST = 40  # lines of a function, with its docstring
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
-def test_each_function_can_be_seen_whole(path: Path) -> None:
-    functions = (
-        node
-        for node in ast.walk(ast.parse(path.read_text()))
+def test_each_function_can_be_seen_whole() -> None:
+    lengths = {
+        f"{relative(path)}: {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path in MODULES
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-    lengths = {function.name: (function.end_lineno or 0) - function.lineno + 1 for function in functions}
-    assert not {name: lines for name, lines in lengths.items() if lines > LONGEST}
+    }
+    assert {function: lines for function, lines in lengths.items() if lines > LONGEST} == {}
 
 
 def test_unit_tests_lie_where_what_they_test_lies() -> None:
@@ -290,13 +333,16 @@ def test_a_test_module_takes_nothing_from_another_one() -> None:
 PARTICIPLES = {"found", "known", "wanted"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
-def test_a_value_is_called_by_a_noun(path: Path) -> None:
-    named = list[tuple[str, int]]()
-    for node in ast.walk(ast.parse(path.read_text())):
+def names(path: Path) -> Iterator[tuple[str, int]]:
+    """The names that a module gives to values, attributes and functions, each with its line."""
+    for node in nodes(path):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.Attribute(attr=name):
-                named.append((name, node.lineno))
+                yield name, node.lineno
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                named.append((name, node.lineno))
-    assert [f"{path}:{line}: {name}" for name, line in named if name in PARTICIPLES] == []
+                yield name, node.lineno
+
+
+def test_a_value_is_called_by_a_noun() -> None:
+    named = [(relative(path), line, name) for path in MODULES for name, line in names(path)]
+    assert [one for one in named if one[-1] in PARTICIPLES] == []

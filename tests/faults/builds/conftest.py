@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 
 from flows.core.settings import Settings
 from tests.support.building import elsewhere
 from tests.support.machine import RegistryServer, private_home
-from tests.support.waiting import PATIENCE
+from tests.support.prefect_api import temporary_server
 
 
 @pytest.fixture(scope="package")
@@ -40,5 +39,5 @@ def pair(registry_server: RegistryServer, tmp_path: Path) -> Iterator[tuple[Sett
 
 @pytest.fixture(scope="package")
 def prefect() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=PATIENCE):
+    with temporary_server():
         yield
