@@ -26,7 +26,7 @@ from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore
 from tests.support.browser import open_page
 from tests.support.drafts import check_drafts, type_drafts
-from tests.support.lab import never_mind_the_server, open_terminal, type_in_terminal
+from tests.support.lab import give_up_terminals, never_mind_the_server, open_terminal, type_in_terminal
 from tests.support.machine import RegistryServer, home_with_gateway
 from tests.support.moving import kernels, opened, terminals, to
 from tests.support.variants import JUPYTER, variant
@@ -118,7 +118,8 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     page.goto(f"{sessions.url(session)}/lab/tree/open.ipynb")
     page.locator(".jp-Dialog button.jp-mod-accept").click()  # it asks which kernel to start
     open_terminal(page)
-    type_in_terminal(page, session.home, "before")
+    size = type_in_terminal(page, session.home, "before")
+    give_up_terminals(page)
     page.locator(".lm-TabBar-tabLabel", has_text="open.ipynb").click()
     (old,) = wait_for_kernels(sessions, session)
     never_mind_the_server(page)
@@ -138,7 +139,7 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     page.get_by_text("Run All Cells", exact=True).click()
     expect(page.locator(".jp-OutputArea-output").last).to_contain_text("the answer is 42")
     assert [one["id"] for one in kernels(sessions, session)] == [kernel["id"]]
-    type_in_terminal(page, session.home, "after")
+    assert type_in_terminal(page, session.home, "after") == size
     assert terminals(sessions, session) == ["1"]
     with page.expect_response("**/refit/notices") as heard:  # the page has asked, and was told that it is closed
         page.reload()

@@ -17,12 +17,21 @@ def open_terminal(page: Page) -> None:
         page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{label}$")).click()
 
 
-def type_in_terminal(page: Page, home: Path, name: str) -> None:
-    """Let the terminal that has a tab on the page make a file in the home."""
+def type_in_terminal(page: Page, home: Path, name: str) -> str:
+    """Let the terminal that has a tab on the page make a file in the home; returns the rows and columns that it has."""
     page.locator(".lm-TabBar-tabLabel", has_text="Terminal 1").click()
     page.locator(".jp-Terminal .xterm").click()
-    page.keyboard.type(f"touch typed-{name}\n")
+    page.keyboard.type(f"stty size >typing && mv typing typed-{name}\n")
     wait_until((home / f"typed-{name}").exists)
+    return (home / f"typed-{name}").read_text()
+
+
+def give_up_terminals(page: Page) -> None:
+    """Let JupyterLab try at once, not at times that it draws by lot, to reach terminals again that are away.
+
+    So it has given up by the time at which they are back, as after a long stop.
+    """
+    page.evaluate("Math.random = () => 0")
 
 
 def never_mind_the_server(page: Page) -> None:

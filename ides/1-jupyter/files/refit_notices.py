@@ -7,6 +7,7 @@ and the time of a file in the home keeps that.
 
 import contextlib
 import json
+import time
 from pathlib import Path
 
 from jupyter_server.base.handlers import JupyterHandler
@@ -49,7 +50,7 @@ class Notices(JupyterHandler):
     def take(self, notice):
         """Keep a notice, and let the pages that are open know."""
         known = self.notices.pop(notice["id"], {})
-        self.notices[notice["id"]] = {**UNSEEN, **known, **notice}
+        self.notices[notice["id"]] = {**UNSEEN, "at": time.time(), **known, **notice}
         for oldest in list(self.notices)[:-MOST]:
             del self.notices[oldest]
         self.event_logger.emit(schema_id=SCHEMA, data={"id": notice["id"]})

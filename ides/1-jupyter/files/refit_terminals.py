@@ -1,7 +1,8 @@
-"""Terminals of JupyterLab that a move has ended: they are there again, and empty, once a page asks which there are.
+"""Terminals of JupyterLab that a move has ended: they are there again, and empty, once a page asks for any.
 
 Refit posts their names to `/refit/terminals` before any page can reach the server: a page closes the tab of a terminal
-that isn't listed. No shell is started before, so that what it does to the home isn't taken for the image's doing.
+that isn't listed, and a tab whose terminal isn't there tries again only after a while. No shell is started before, so
+that what it does to the home isn't taken for the image's doing.
 """
 
 import json
@@ -19,18 +20,18 @@ class Terminals(TerminalManager):
 
     def __init__(self, **options):
         """Await none."""
-        super().__init__(**options)
         self.awaited = []
+        super().__init__(**options)
 
-    def list(self):
-        """All terminals."""
+    @property
+    def terminals(self):
+        """Name → terminal, those included that were awaited; lists and a tab's own connection look here."""
         self.open_awaited()
-        return super().list()
+        return self._terminals
 
-    def get(self, name):
-        """One terminal."""
-        self.open_awaited()
-        return super().get(name)
+    @terminals.setter
+    def terminals(self, terminals):
+        self._terminals = terminals
 
     async def terminate_all(self):
         """End all, and await none."""
@@ -39,9 +40,10 @@ class Terminals(TerminalManager):
 
     def open_awaited(self):
         """Open those that are awaited, unless there is one of that name."""
-        while self.awaited:
-            name = self.awaited.pop()
-            if name not in self.terminals:
+        names = self.awaited[:]
+        self.awaited.clear()  # before `create` looks here
+        for name in names:
+            if name not in self._terminals:
                 self.create(name=name)
 
 

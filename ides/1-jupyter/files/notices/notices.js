@@ -9,6 +9,7 @@
   const LOOK_AGAIN = 30_000; // milliseconds
   const TELL_AGAIN = 20_000;
   const SIGNS = ["keydown", "pointerdown", "wheel"];
+  const AREAS = ["main", "left", "right", "down"];
   const STYLE = {
     panel: `position: fixed; right: 16px; bottom: 36px; z-index: 10000; max-width: 34em; max-height: 70vh; overflow: auto;
       padding: 12px 16px; border: 1px solid var(--jp-border-color1); border-left: 4px solid var(--jp-warn-color1);
@@ -16,6 +17,11 @@
       box-shadow: var(--jp-elevation-z6); white-space: pre-line`,
     button: "margin: 12px 8px 0 0",
   };
+
+  // Two moves may say the same.
+  function sameAs({ id, at, text }) {
+    return JSON.stringify([id, at, text]);
+  }
 
   function element(name, text, style = "") {
     const made = document.createElement(name);
@@ -43,6 +49,24 @@
     }
   }
 
+  // JupyterLab tries seven times to reach a terminal, within a minute or two, and then never again: its tab would take what
+  // is typed, and nothing would happen. It tells a terminal the size of its tab once, and one that is there again has another.
+  async function findTerminals(app, isLost) {
+    const tabs = AREAS.flatMap((area) => [...app.shell.widgets(area)].map((widget) => widget.content ?? widget));
+    const terminals = tabs.filter(({ session }) => session?.reconnect && session.connectionStatus);
+    if (!terminals.some(isLost)) return;
+    await app.serviceManager.terminals.refreshRunning(); // the tabs of those that are no more are closed
+    const again = terminals.map(async (tab) => {
+      if (tab.isDisposed || tab.session.isDisposed) return;
+      if (tab.session.connectionStatus !== "connected") await tab.session.reconnect();
+      tab._setSessionSize?.();
+    });
+    await Promise.allSettled(again);
+  }
+
+  const any = () => true;
+  const isGivenUp = ({ session }) => session.connectionStatus === "disconnected";
+
   class Notices {
     constructor(app) {
       this.app = app;
@@ -59,13 +83,22 @@
     // Nobody sees what is shown on a page in the background.
     async look() {
       if (this.waits || document.visibilityState !== "visible") return;
+      findTerminals(this.app, isGivenUp).catch(console.warn);
       const latest = (await this.ask()).at(-1);
       if (!latest || latest.closed) this.show();
-      else if (latest.text !== this.shown) {
+      else if (sameAs(latest) !== this.shown) {
         this.show(latest);
         await this.ask({ id: latest.id, shown: true });
-        if (latest.id === MOVED) await findKernels(this.app);
       }
+      await this.mend(latest);
+    }
+
+    // Once after each move, also where its notice was closed on another page. A page that was opened since has all it needs.
+    async mend(latest) {
+      const move = latest?.id === MOVED ? sameAs(latest) : "";
+      const isNew = move !== this.mended && !(latest?.closed && this.mended === undefined);
+      this.mended = move;
+      if (move && isNew) await Promise.all([findTerminals(this.app, any), findKernels(this.app)]);
     }
 
     // The session is away, and the gateway's waiting page says why, until the session answers.
@@ -79,6 +112,7 @@
       }
       this.waits = false;
       this.show();
+      findTerminals(this.app, any).catch(console.warn);
       await this.look();
     }
 
@@ -95,7 +129,7 @@
     // In the place of the one before; nothing: only that goes.
     show(notice) {
       this.panel?.remove();
-      this.shown = notice?.text;
+      this.shown = notice && sameAs(notice);
       if (!notice) return;
       const panel = (this.panel = element("div", "", STYLE.panel));
       panel.className = "refit-notice";
