@@ -13,7 +13,6 @@ from flows.core.leases import LeaseTaken, lease
 from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
 from flows.core.waiting import wait_until
-from flows.create_session import of
 from flows.images.builder import confined
 from flows.images.builder.build_lock import building
 from flows.images.builder.workspace import recover
@@ -21,6 +20,7 @@ from flows.images.registry import Registry
 from flows.images.run import Run
 from flows.lock_requirements import carry_out, targets
 from flows.locks import freshness
+from flows.migrations.start_sessions import wish_of
 from flows.orchestration.admission import Share
 from flows.orchestration.builders import clear_away
 from flows.orchestration.release_build import THREADS, build_release, due_date
@@ -67,7 +67,7 @@ def build_own_profile(name: str) -> tuple[Published, ...]:
     recover(settings)
     records = OwnProfiles(open_database(settings.database))
     own = records.get(name)
-    with composed(of(own), own.files, settings) as (recipes, profile), _turn(settings, records, own) as seconds:
+    with composed(wish_of(own), own.files, settings) as (recipes, profile), _turn(settings, records, own) as seconds:
         limits = settings.personal_builds
         minutes = min(limits.minutes, seconds / 60)
         hurried = settings.model_copy(update={"personal_builds": limits.model_copy(update={"minutes": minutes})})

@@ -8,14 +8,10 @@ from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_link_artifact
 from prefect.cache_policies import NO_CACHE
 
-from flows.authoring.own.catalog import Wish, composed
-from flows.catalog import load
 from flows.catalog.model import Profile
-from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
-from flows.migrations.start_sessions import make_session, newest_image
-from flows.publishing.own_profiles import OwnProfile, OwnProfiles
+from flows.migrations.start_sessions import make_session, named, newest_image
 from flows.sessions.homes.volumes import Wanted, read_wanted
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -31,21 +27,6 @@ def find_image(profile: Profile, settings: Settings) -> str:
 def start(name: str, profile: Profile, image: str, settings: Settings, volumes: Sequence[Wanted]) -> Session:
     """Make home, volumes, token and container, and wait until the IDE answers."""
     return make_session(settings, name, profile, image, volumes)
-
-
-def of(own: OwnProfile) -> Wish:
-    """The wish that a person's own profile came from."""
-    ide, _, os, _ = own.profile.split("-")
-    return Wish(own.bundle, own.owner, ide, os, own.release)
-
-
-def _chosen(settings: Settings, profile: str, release: str, catalog: Path | None) -> Profile:
-    """The profile of the catalog, or of a person's own, with this stem."""
-    if own := OwnProfiles(open_database(settings.database)).find(profile):
-        with composed(of(own), own.files, settings) as (_, described):
-            return described
-    recipes = load.load_catalog(catalog or settings.catalog)
-    return load.profile(recipes, release or load.newest_release(recipes.root), profile)
 
 
 @flow(name="create-session", flow_run_name="create session {name}")
@@ -68,7 +49,7 @@ def create_session(
         gpus: How many GPUs it has while it runs. Empty means as many as its profile says.
     """
     settings = load_settings()
-    chosen = _chosen(settings, profile, release, catalog)
+    chosen = named(settings.model_copy(update={"catalog": catalog or settings.catalog}), release, profile)
     if gpus is not None:
         chosen = replace(chosen, resources=chosen.resources.model_copy(update={"gpus": gpus}))
     mounts = read_wanted((*chosen.volumes, *volumes))

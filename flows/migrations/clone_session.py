@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from flows.catalog import load
 from flows.compatibility.obstacles import obstacles
 from flows.core.errors import RefitError
 from flows.core.progress import reported
@@ -15,7 +14,7 @@ from flows.gateway import routes
 from flows.images.registry import Registry
 from flows.migrations import snapshot_actions
 from flows.migrations.planning.plan import moved
-from flows.migrations.start_sessions import newest_image
+from flows.migrations.start_sessions import named, newest_image
 from flows.migrations.switch_profile import of_profile
 from flows.publishing.publish import access_of
 from flows.publishing.signatures import Publications
@@ -106,7 +105,7 @@ def _pattern(settings: Settings, source: Session, wish: Wish) -> Session:
     if not wish.profile:
         publications.require(source.image)
         return replace(source, generation=1, gpus=0, devices=())
-    profile = load.profile(load.load_catalog(settings.catalog), wish.release, wish.profile)
+    profile = named(settings, wish.release, wish.profile)
     image = _image(settings, source, wish)
     if not wish.force and (why := obstacles(settings, {source.name: (source, image)}).get(source.name)):
         raise RefitError(
@@ -121,7 +120,7 @@ def _pattern(settings: Settings, source: Session, wish: Wish) -> Session:
 def _image(settings: Settings, source: Session, wish: Wish) -> str:
     if not wish.profile:
         return source.image
-    return newest_image(settings, load.profile(load.load_catalog(settings.catalog), wish.release, wish.profile))
+    return newest_image(settings, named(settings, wish.release, wish.profile))
 
 
 @contextmanager

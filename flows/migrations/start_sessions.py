@@ -6,7 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from flows.authoring.own.catalog import Wish, composed
+from flows.catalog import load
 from flows.catalog.model import Profile
+from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.core.threads import each
@@ -16,6 +19,7 @@ from flows.migrations.move import Move
 from flows.migrations.recovery import recover
 from flows.migrations.results import Result
 from flows.migrations.session_planner import SessionPlanner
+from flows.publishing.own_profiles import OwnProfile, OwnProfiles
 from flows.publishing.publish import access_of
 from flows.publishing.signatures import Publications
 from flows.sessions.homes.volumes import Wanted
@@ -23,6 +27,35 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 
 logger = logging.getLogger("refit.migrations")
+
+
+def described(settings: Settings, own: OwnProfile) -> Profile:
+    """A profile of a person's own, as its recipe describes it now.
+
+    Raises:
+        Mistakes: its recipe doesn't fit the catalog any more.
+        RefitError: its name is one of the catalog's now, or what it stands on isn't there.
+    """
+    with composed(wish_of(own), own.files, settings) as (_, profile):
+        return profile
+
+
+def wish_of(own: OwnProfile) -> Wish:
+    """The wish that a person's own profile came from. Pure."""
+    ide, _, system, _ = own.profile.split("-")
+    return Wish(own.bundle, own.owner, ide, system, own.release)
+
+
+def named(settings: Settings, release: str, profile: str) -> Profile:
+    """The profile of the catalog, or of a person's own, with this stem.
+
+    Raises:
+        RefitError: there is none, or the catalog has mistakes.
+    """
+    if own := OwnProfiles(open_database(settings.database)).find(profile):
+        return described(settings, own)
+    recipes = load.load_catalog(settings.catalog)
+    return load.profile(recipes, release or load.newest_release(recipes.root), profile)
 
 
 def newest_image(settings: Settings, profile: Profile) -> str:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from sqlalchemy import Engine
 
-from flows.catalog import load
 from flows.catalog.model import Profile
 from flows.compatibility.obstacles import obstacles
 from flows.core.errors import RefitError
@@ -19,7 +18,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.move_steps import State
 from flows.migrations.results import Result
 from flows.migrations.session_planner import SessionPlanner
-from flows.migrations.start_sessions import newest_image
+from flows.migrations.start_sessions import named, newest_image
 from flows.publishing import evidence, image_comparison
 from flows.sessions.events import Kind
 from flows.sessions.history import History
@@ -45,7 +44,7 @@ def switch_session(settings: Settings, name: str, profile: str, release: str, *,
         RefitError: there is no such session, profile or image, it can't be moved, or its home doesn't fit.
     """
     planning = SessionPlanner(settings)
-    chosen = load.profile(load.load_catalog(settings.catalog), release, profile)
+    chosen = named(settings, release, profile)
     session = planning.sessions.store.session(name)
     image = newest_image(settings, chosen)
     return _move(settings, planning, session, image, force, lambda after: of_profile(after, chosen))
@@ -57,7 +56,7 @@ def fetch_for_switch(settings: Settings, profile: str, release: str) -> None:
     Raises:
         RefitError: there is no such profile or image, or the registry doesn't answer.
     """
-    chosen = load.profile(load.load_catalog(settings.catalog), release, profile)
+    chosen = named(settings, release, profile)
     Sessions.open(settings).engine.pull(newest_image(settings, chosen))
 
 

@@ -13,16 +13,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 
 from flows.catalog.model import Access
 from flows.core import command, fence, outside
 from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
-from flows.core.formatting import megabytes
+from flows.core.formatting import megabytes, on_a_line, printable
 from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 from flows.host import containers, tools
@@ -33,7 +34,8 @@ UID = 65_537
 STEADY_SECONDS = 2.0
 _ANSWER_SECONDS = 5.0
 MOST_GROWTH = 0.05  # of the image before
-MOST_NAMED = 8
+MOST_NAMED, MOST_PROBLEMS = 8, 500
+MOST_SHOWN = 2_000  # characters of a line of a probe's report
 MOST_TOLD = 64 << 20  # bytes that a program in an image may print: it may be anybody's
 SHORTEST_SECRET = 8
 _PIP_CHECK = (
@@ -77,6 +79,20 @@ class Report:
     def seconds(self) -> float:
         """How long all checks took."""
         return sum(finding.seconds for finding in self.findings)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The report of a probe on files."""
+
+    stale: tuple[str, ...]
+    secrets: tuple[str, ...]
+    sizes: dict[str, int]
+    packages: dict[str, str]
+
+
+_FILES, _MODULES = TypeAdapter(_Files), TypeAdapter(dict[str, str])
+Shape = TypeVar("Shape")
 
 
 class ChecksFailed(RefitError):
@@ -210,33 +226,38 @@ def _look(image: str, access: Access, distributions: Sequence[str], settings: Se
             _timed("pip", lambda: _pip(name, settings)),
             _timed("imports", lambda: _imports(name, distributions, settings)),
         )
-    return _look_at_files(image, (alive, *inside), settings, secret_values(settings) if vouched else {})
+    return _look_at_files(image, (alive, *inside), settings, vouched)
 
 
-def _look_at_files(image: str, before: tuple[Finding, ...], settings: Settings, values: Mapping[str, str]) -> Report:
-    """In a container that does nothing else, because one that was used has files that aren't the image's."""
-    started = time.monotonic()
+def _look_at_files(image: str, before: tuple[Finding, ...], settings: Settings, vouched: bool) -> Report:
+    """In a container that does nothing else, because one that was used has files that aren't the image's.
+
+    A program of an image that nobody vouches for gets no capability: with `dac_read_search` it could open files of this
+    machine by their handles. It reads what root owns, which is nearly all.
+    """
+    started, values = time.monotonic(), secret_values(settings) if vouched else {}
     done = containers.run_once(
         settings,
         image,
         ["python3", "-B", _PROBE_INSIDE, "files"],
         mounts=[containers.Mount(_PROBE, _PROBE_INSIDE)],
         user="0:0",
-        capabilities=["dac_read_search"],
+        capabilities=["dac_read_search"] if vouched else [],
         stdin=json.dumps(values),
         most=MOST_TOLD,
     )
-    report = _told(done)
+    report = _told(done, _FILES)
     config = json.loads(command.run([*tools.podman(settings), "image", "inspect", image], root=True).stdout)[0]
-    leaks = [*in_config({"config": config["Config"], "history": config["History"]}, values), *report["secrets"]]
+    leaks = [*in_config({"config": config["Config"], "history": config["History"]}, values), *report.secrets]
     seconds = round(time.monotonic() - started, 2)
-    findings = (_none_of("stale", report["stale"], seconds), _none_of("secrets", leaks))
-    return Report((*before, *findings), report["sizes"], report["packages"])
+    findings = (_none_of("stale", report.stale, seconds), _none_of("secrets", leaks))
+    return Report((*before, *findings), report.sizes, report.packages)
 
 
 def _none_of(check: str, wrong: Sequence[str], seconds: float = 0.0) -> Finding:
     more = f"\nand {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
-    return Finding(check, not wrong, "\n".join(wrong[:MOST_NAMED]) + more if wrong else "none", seconds)
+    named = "\n".join(on_a_line(each)[:MOST_SHOWN] for each in wrong[:MOST_NAMED])
+    return Finding(check, not wrong, named + more if wrong else "none", seconds)
 
 
 @contextmanager
@@ -322,7 +343,7 @@ def _pip(name: str, settings: Settings) -> tuple[bool, str]:
         done = command.run(call, root=True, limit=120, most=MOST_TOLD)
     except command.ProgramFailed as error:
         return False, error.tail
-    return True, done.stdout.strip()
+    return True, printable(done.stdout.strip()[:MOST_SHOWN])
 
 
 def _imports(name: str, distributions: Sequence[str], settings: Settings) -> tuple[bool, str]:
@@ -330,28 +351,25 @@ def _imports(name: str, distributions: Sequence[str], settings: Settings) -> tup
     argv = [*tools.podman(settings), "exec", "--interactive", name, *inside]
     limit = probe.IMPORT_SECONDS * (len(distributions) + 1)
     asked = json.dumps(list(distributions))
-    failures = _told(command.run(argv, root=True, stdin=asked, limit=limit, most=MOST_TOLD))
-    problems = [f"{distribution}: {problem}" for distribution, problem in failures.items()]
-    return not problems, "\n".join(problems) or f"{len(distributions)} packages"
+    failures = _told(command.run(argv, root=True, stdin=asked, limit=limit, most=MOST_TOLD), _MODULES)
+    problems = [printable(f"{name}: {problem}")[:MOST_SHOWN] for name, problem in failures.items()]
+    return not problems, "\n".join(problems[:MOST_PROBLEMS]) or f"{len(distributions)} packages"
 
 
-def _told(done: command.Completed) -> dict[str, Any]:
-    """The object that a probe has printed.
+def _told(done: command.Completed, kind: TypeAdapter[Shape]) -> Shape:
+    """The report that a probe has printed.
 
     Raises:
         RefitError: a program in the image has printed something else in its place.
     """
     try:
-        told = json.loads(done.stdout)
-    except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
+        return kind.validate_json(done.stdout, strict=True)
+    except ValidationError:
         raise RefitError(
             "The Python of the image doesn't run the probe of its checks.",
             why=f"It printed {done.stdout[:200]!r}.",
             hint="look for a `python3` in the image that is something else.",
-        )
-    return told
+        ) from None
 
 
 def _running(name: str, settings: Settings) -> bool:

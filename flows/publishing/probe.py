@@ -115,12 +115,12 @@ def files(values: dict[str, str], root: str = "/") -> dict[str, object]:
 
 
 def _walk(root: str) -> Iterator[Path]:
-    """All regular files; what is mounted isn't the image's."""
+    """All regular files that can be read; what is mounted isn't the image's."""
     mounted = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if str(Path(folder, name)) not in mounted]
         for path in (Path(folder, name) for name in names):
-            if path.is_file() and not path.is_symlink() and str(path) not in mounted:
+            if path.is_file() and not path.is_symlink() and str(path) not in mounted and os.access(path, os.R_OK):
                 yield path
 
 

@@ -159,15 +159,15 @@ def running_hub(registry_server: RegistryServer, base: Built, folder: Path, **mo
             services.down(settings)
 
 
-def publish(settings: Settings, image: str, day: str = "20261121") -> None:
-    """Let an image be the newest one of the first profile."""
+def publish(settings: Settings, image: str, day: str = "20261121", profile: str = FIRST) -> None:
+    """Let an image be the newest one of a profile."""
     registry = Registry(settings)
     manifest = registry.manifest(settings.repository, image)
-    for tag in (f"{FIRST}_{RELEASE}", f"{FIRST}_{RELEASE}_{day}"):
+    for tag in (f"{profile}_{RELEASE}", f"{profile}_{RELEASE}_{day}"):
         registry.put_manifest(settings.repository, tag, manifest.content, manifest.media_type)
 
 
-def made(settings: Settings, base: Built, name: str) -> str:
-    labels = {"io.refit.profile": FIRST, "io.refit.release": RELEASE, "io.refit.access": LIGHT.as_label()}
+def made(settings: Settings, base: Built, name: str, profile: str = FIRST) -> str:
+    labels = {"io.refit.profile": profile, "io.refit.release": RELEASE, "io.refit.access": LIGHT.as_label()}
     start, source = ["sh", "-c", f"{_IDE}; {_SERVE}"], f"{settings.repository}/stages"
     return variant(settings, Registry(settings), base.digest, source, name, start, labels)

@@ -68,14 +68,14 @@ class Allowance:
         store = Store(self.database)
         owned = {name for name, owner in store.owners().items() if owner == person}
         of_sessions = owned & {one.name for one in store.sessions()}
-        own = limits.home(self.settings.person_limits, self._groups(person, groups))
+        own = limits.home(self.settings.person_limits, self.groups_of(person, groups))
         most = Sessions.open(self.settings, self.database).homes.disk_limit(own)
         return Homes(len(owned), len(owned - of_sessions), most)
 
     def bound_home(self, person: str, session: str, groups: Collection[str] | None = None) -> None:
         """Let the home of a person's session take as much as they may have, from its next start on."""
         own_limits.choose(
-            self.settings, session, limits.home(self.settings.person_limits, self._groups(person, groups))
+            self.settings, session, limits.home(self.settings.person_limits, self.groups_of(person, groups))
         )
 
     def why_not_another(self, account: Account, offer: Offer) -> str:
@@ -124,9 +124,10 @@ class Allowance:
             yield
 
     def _allowed(self, person: str, groups: Collection[str] | None) -> Amounts:
-        return limits.allowed(self.settings.person_limits, self._groups(person, groups))
+        return limits.allowed(self.settings.person_limits, self.groups_of(person, groups))
 
-    def _groups(self, person: str, groups: Collection[str] | None) -> Collection[str]:
+    def groups_of(self, person: str, groups: Collection[str] | None) -> Collection[str]:
+        """The groups of a person: these, or if there are none, as the Hub has said last."""
         if groups is not None:
             return groups
         heard = (rights.last(self.settings).rights.accounts or {}).get(person)

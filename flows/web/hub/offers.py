@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import jinja2
+from sqlalchemy import Engine
 
 from flows.catalog import load
 from flows.catalog.model import Catalog, Profile
@@ -42,6 +43,7 @@ class Offer:
         memory: bytes that a session of it may take; 0: as the settings say.
         cpus: cores that a session of it may take; 0: as the settings say.
         gpus: GPUs that a session of it has.
+        by: the person whose own profile it is; empty: it is one of the catalog.
     """
 
     profile: str
@@ -52,6 +54,7 @@ class Offer:
     memory: int = 0
     cpus: float = 0.0
     gpus: int = 0
+    by: str = ""
 
     @property
     def size(self) -> str:
@@ -74,11 +77,16 @@ def judge(profile: Profile, image: Image | Refusal | None, free_gpus: int) -> Of
     return Offer(profile.stem, profile.release, text, published, _why_not(profile, image, free_gpus), *takes)
 
 
-def _why_not(profile: Profile, image: Image | Refusal | None, free_gpus: int) -> str:
+def without_image(image: Image | Refusal | None) -> str:
+    """Why no session can be made of an image; empty: one can. Pure."""
     if image is None:
         return "There is no image of it yet."
-    if isinstance(image, Refusal):
-        return f"Its image does not count: {image.why}"
+    return f"Its image does not count: {image.why}" if isinstance(image, Refusal) else ""
+
+
+def _why_not(profile: Profile, image: Image | Refusal | None, free_gpus: int) -> str:
+    if why := without_image(image):
+        return why
     if profile.resources.gpus > free_gpus:
         return f"It needs {profile.resources.gpus} GPUs, and {free_gpus} are free."
     return ""
@@ -98,11 +106,24 @@ def offers(settings: Settings) -> tuple[Offer, ...]:
     """
     profiles = supported(load.load_catalog(settings.catalog))
     database, registry = open_database(settings.database), Registry(settings)
-    publications = Publications(settings, database, registry)
-    current = publications.current([(one.stem, one.release) for one in profiles])
+    images = newest_images([(one.stem, one.release) for one in profiles], registry, settings, database)
     free, _ = GpuPool(settings, database).free()
+    return tuple(judge(one, images.get((one.stem, one.release)), free) for one in profiles)
+
+
+def newest_images(
+    profiles: Sequence[tuple[str, str]], registry: Registry, settings: Settings, database: Engine
+) -> dict[tuple[str, str], Image | Refusal]:
+    """The newest image of each profile, by stem and release; those without any are left out.
+
+    Raises:
+        RefitError: the registry doesn't answer.
+    """
+    publications = Publications(settings, database, registry)
+    current = publications.current(profiles)
     dates = publications.dates([one for one in current.values() if isinstance(one, str)])
-    return tuple(judge(one, _image(registry, current.get((one.stem, one.release)), dates), free) for one in profiles)
+    images = {name: _image(registry, digest, dates) for name, digest in current.items()}
+    return {name: image for name, image in images.items() if image is not None}
 
 
 def _image(registry: Registry, digest: str | Refusal | None, dates: Mapping[str, datetime]) -> Image | Refusal | None:

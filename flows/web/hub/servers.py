@@ -13,12 +13,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from flows.catalog import load, successors
+from flows.catalog.model import Profile
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError
 from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.migrations.journal import Journal
-from flows.migrations.start_sessions import fetch_for_start, make_session, newest_image, start_session
+from flows.migrations.start_sessions import described, fetch_for_start, make_session, newest_image, start_session
+from flows.publishing.own_profiles import OwnProfiles
 from flows.sessions.homes.volumes import read_wanted
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
@@ -26,6 +28,7 @@ from flows.sessions.overview import Status
 from flows.sessions.wishes import PreferenceStore
 from flows.web.hub import names
 from flows.web.hub.allowance import Allowance
+from flows.web.hub.own_offers import may_start
 
 # Seconds. The Hub asks for each server by itself, and Podman answers for all at once.
 _FRESH = 2.0
@@ -178,8 +181,7 @@ class Servers:
     def _make(self, person: str, server: str, choice: Wanted | None, groups: Collection[str] | None) -> Session:
         if choice is None:
             raise NothingChosen()
-        catalog = load.load_catalog(self._settings.catalog)
-        profile = successors.current(catalog, choice.release, choice.profile, now().date())
+        profile = self._profile(person, choice, groups)
         image, volumes = newest_image(self._settings, profile), read_wanted(profile.volumes)
         takes = profile.resources
         asked = self.allowance.takes(takes.memory or 0, takes.cpus or 0.0, takes.gpus)
@@ -192,6 +194,18 @@ class Servers:
             session = make_session(self._settings, name, profile, image, volumes, variables, owner=person)
         PreferenceStore(self._database).change(name, person, owner=person)
         return session
+
+    def _profile(self, person: str, choice: Wanted, groups: Collection[str] | None) -> Profile:
+        """The profile of the catalog, or a person's own that this one may start; others are as if they weren't there.
+
+        Raises:
+            UnknownName: there is none.
+        """
+        own = OwnProfiles(self._database).find(choice.profile)
+        if own and may_start(own, person, self.allowance.groups_of(person, groups)):
+            return described(self._settings, own)
+        catalog = load.load_catalog(self._settings.catalog)
+        return successors.current(catalog, choice.release, choice.profile, now().date())
 
     def free_name(self, person: str, server: str) -> str:
         """The name of the session of a new server: the first that nobody else has; homes that were kept count, too.

@@ -18,7 +18,7 @@ from flows.core.progress import Report
 from flows.core.settings import Settings, load
 from flows.sessions.model import Session
 from flows.sessions.people.limits import OverLimit
-from flows.web.hub import leaving, offers
+from flows.web.hub import leaving, offers, own_offers
 from flows.web.hub.servers import RUNS, Servers, choice_of
 
 Result = TypeVar("Result")
@@ -50,7 +50,8 @@ def _offered(person: str, groups: frozenset[str]) -> str:
     """The form for somebody."""
     allowance = servers().allowance
     account = allowance.account(person, groups)
-    return offers.form(allowance.offered(account, offers.offers(settings())), str(account))
+    every = (*offers.offers(settings()), *own_offers.offers_to(settings(), person, groups))
+    return offers.form(allowance.offered(account, every), str(account))
 
 
 class RefitSpawner(Spawner):

@@ -118,7 +118,7 @@ def _clone(context: VerbContext, caller: Caller, name: str, asked: ToClone) -> M
         snapshot_actions.find(context.lookout.sessions, name, asked.snapshot)
     takes = context.allowance.of(name)
     if asked.profile:
-        offer = check_offered(context, Chosen(profile=asked.profile, release=asked.release))
+        offer = check_offered(context, caller, Chosen(profile=asked.profile, release=asked.release))
         takes = context.allowance.takes(offer.memory, offer.cpus, offer.gpus)
     limit_verbs.check(context, caller, takes)
     new = servers.free_name(caller.person, asked.server)

@@ -46,7 +46,7 @@ class Begun:
 
 
 def _create(context: VerbContext, caller: Caller, _: str, asked: ToCreate) -> Begun:
-    offer = check_offered(context, asked)
+    offer = check_offered(context, caller, asked)
     if session := Servers(context.settings).session(caller.person, asked.server):
         raise Problem(
             Code.refused, f"You have that session already: {session.name}.", hint="choose another name, or start it."

@@ -14,7 +14,7 @@ from flows.migrations.switch_profile import fetch_for_switch, switch_session
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.people.entitlements import Role
-from flows.web.hub import offers
+from flows.web.hub import offers, own_offers
 from flows.web.hub.scopes import Scope
 from flows.web.my_sessions import limit_verbs
 from flows.web.my_sessions.callers import Caller
@@ -62,6 +62,7 @@ class Offered:
         built: when that was published; none: there is none.
         why_not: why it can't be had now; empty: it can.
         over_limit: why another session of it would be more than you may have; empty: it wouldn't.
+        by: the person whose own profile it is; empty: it is one of the catalog.
     """
 
     profile: str
@@ -71,6 +72,7 @@ class Offered:
     built: datetime | None
     why_not: str
     over_limit: str = ""
+    by: str = ""
 
 
 class Lines(Parameters):
@@ -119,13 +121,13 @@ def _stop(context: VerbContext, caller: Caller, name: str, _: Nothing) -> MySess
     return context.act(caller, name, "stop", work)
 
 
-def check_offered(context: VerbContext, chosen: Chosen) -> offers.Offer:
-    """Return the offer, if a profile can be had now.
+def check_offered(context: VerbContext, caller: Caller, chosen: Chosen) -> offers.Offer:
+    """Return the offer, if the caller can have a profile now.
 
     Raises:
         Problem: it can't.
     """
-    offered = {(one.profile, one.release): one for one in context.lookout.offers()}
+    offered = {(one.profile, one.release): one for one in _offers(context, caller)}
     offer = offered.get((chosen.profile, chosen.release))
     if offer is None or offer.why_not:
         why = offer.why_not if offer else f"There is no profile {chosen.profile!r} in a release {chosen.release!r}."
@@ -137,7 +139,7 @@ def _change_profile(context: VerbContext, caller: Caller, name: str, chosen: Cho
     session = context.mine(caller, name)
     if session.state not in UP:
         raise Problem(Code.refused, "The session doesn't run.", hint="start it first; then it can be moved.")
-    offer = check_offered(context, chosen)
+    offer = check_offered(context, caller, chosen)
     asked = context.allowance.takes(offer.memory, offer.cpus, offer.gpus)
     limit_verbs.check(context, caller, asked, name)
 
@@ -176,12 +178,18 @@ def _history(context: VerbContext, caller: Caller, name: str, _: Nothing) -> tup
 
 def _profiles(context: VerbContext, caller: Caller, _: str, __: Nothing) -> tuple[Offered, ...]:
     account = context.allowance.account(caller.person)
-    return tuple(_offered(one, context.allowance.why_not_another(account, one)) for one in context.lookout.offers())
+    return tuple(_offered(one, context.allowance.why_not_another(account, one)) for one in _offers(context, caller))
+
+
+def _offers(context: VerbContext, caller: Caller) -> tuple[offers.Offer, ...]:
+    """The offers to somebody: those of the catalog, and of people's own profiles."""
+    own = own_offers.offers_to(context.settings, caller.person, context.allowance.groups_of(caller.person, None))
+    return (*context.lookout.offers(), *own)
 
 
 def _offered(offer: offers.Offer, over: str) -> Offered:
     size, built = (offer.image.size, offer.image.built) if offer.image else (0, None)
-    return Offered(offer.profile, offer.release, offer.text, size, built, offer.why_not, over)
+    return Offered(offer.profile, offer.release, offer.text, size, built, offer.why_not, over, offer.by)
 
 
 _ALL = tuple[MySession, ...]

@@ -1,0 +1,74 @@
+"""A profile of a person's own that is offered to a group, for real: who sees it, and who may start it by its name."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from flows.core.database import now
+from flows.core.personal_builds import PersonalBuilds
+from flows.images.build import Built
+from flows.publishing.own_profiles import OwnProfile, OwnProfiles
+from tests.support.hub import RELEASE, Hub, Person, made, publish
+from tests.support.my_sessions import BASE, api
+from tests.support.waiting import wait_until
+
+MINE = "jupyter-adas-deb12-py311"
+CHOICE = {"profile": MINE, "release": RELEASE}
+FILES = {
+    "display.txt": b"<b>Ada's</b> tools\n",
+    "bundle.yaml": b"extends: minimal\n",
+    "py311/Pipfile": b'[packages]\niniconfig = "~=2.0"\n\n[requires]\npython_version = "3.11"\n',
+}
+
+
+@pytest.fixture(scope="module")
+def offered(hub: Hub, base: Built) -> OwnProfiles:
+    """A profile of ada's, which has an image, offered to a group."""
+    records = OwnProfiles(hub.sessions.store.database)
+    records.take(OwnProfile("adas", "ada", MINE, RELEASE, FILES, (), now()), PersonalBuilds())
+    publish(hub.settings, made(hub.settings, base, "of ada's own", MINE), profile=MINE)
+    records.offer("adas", "ada", ("lab",))
+    return records
+
+
+def chosen(person: Person, server: str) -> httpx.Response:
+    page = f"/hub/spawn/{person.name}/{server}"
+    return person.send(page, page, profile=f"{RELEASE}/{MINE}")
+
+
+def test_a_member_sees_and_starts_it_and_for_somebody_else_it_isnt_there(
+    hub: Hub, offered: OwnProfiles, ada: Person, eve: Person
+) -> None:
+    boss, kai = hub.person("chief", "--admin"), hub.person("kai")
+    boss.api("POST", "/groups/lab")
+    assert boss.api("POST", "/groups/lab/users", users=["kai"]).status_code == 200
+    form = kai.sees("/hub/spawn/kai/tools")
+    assert f"{RELEASE}/{MINE}" in form and "By ada;" in form and "GB, image" in form
+    assert "&lt;b&gt;Ada&#39;s&lt;/b&gt; tools" in form and "<b>Ada" not in form
+    assert MINE in ada.sees("/hub/spawn/ada/tools")
+    of_kai = api(kai)  # what it knows of groups, the Hub tells it after a moment
+    wait_until(lambda: MINE in {one["profile"] for one in of_kai("GET", "/profiles").json()})
+    [mine] = [one for one in of_kai("GET", "/profiles").json() if one["profile"] == MINE]
+    assert mine["by"] == "ada" and mine["size"] > 0 and mine["built"] and not mine["why_not"]
+    chosen(kai, "tools")
+    assert kai.reaches("/user/kai/tools/api") == "kai-tools"
+    assert hub.sessions.store.session("kai-tools").profile == MINE
+
+    assert MINE not in eve.sees("/hub/spawn/eve/tools") and MINE not in eve.sees(f"{BASE}/")
+    theirs = api(eve)
+    assert MINE not in {one["profile"] for one in theirs("GET", "/profiles").json()}
+    refused = theirs("POST", "/sessions", json={**CHOICE, "server": "tools"})
+    assert refused.status_code == 409 and "There is no profile" in refused.text
+    changed = theirs("POST", "/sessions/eve/profile", json=CHOICE)
+    assert changed.status_code == 409 and "There is no profile" in changed.text
+    copied = theirs("POST", "/sessions/eve/clone", json={**CHOICE, "server": "tools"})
+    assert copied.status_code == 409 and "There is no profile" in copied.text
+    told = chosen(eve, "tools").text
+    wait_until(lambda: "There is no profile" in eve.sees("/hub/spawn-pending/eve/tools") + told)
+    owners = hub.sessions.store.owners()
+    assert [name for name, owner in owners.items() if owner == "eve"] == ["eve"]
+
+    offered.offer("adas", "ada", ())
+    assert MINE not in kai.sees("/hub/spawn/kai/more")
+    assert kai.reaches("/user/kai/tools/api") == "kai-tools"  # a session that is there goes on
