@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from flows.cli import migrate
 from flows.cli.console import Json, SessionName, err, out, running_flows, show, show_json, show_text
 from flows.core.formatting import on_a_line
 from flows.core.lazily import lazily
@@ -45,14 +46,15 @@ def capture(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the bundle, and write nothing.")] = False,
     prove: Annotated[
         bool,
-        typer.Option("--prove", help="Lock and build it, start it on a copy of the home, and compare (experimental)."),
-    ] = False,
+        typer.Option(help="Whether to lock and build it, start it on a copy of the home, and compare."),
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Make a bundle of what was installed by hand in a session that runs; it extends the session's bundle.
 
     It has what a person asked for, not what came along: Python packages, system packages, and files that are named.
-    The rest is told with the reason.
+    The rest is told with the reason. Then the bundle is proven, which takes minutes, and at a terminal you are asked
+    whether the session is to move to it.
     """
     captured = _captured(name, Wish(bundle, tuple(environment or ()), tuple(file or ()), into), as_json)
     written = bool(captured.capture) and not dry_run
@@ -67,6 +69,8 @@ def capture(
         _show_next(captured, name, proof)
     if proof and proof.lost:
         raise typer.Exit(1)
+    if proof and _asks(as_json) and typer.confirm(f"Move {name} to {captured.profile} now? Its programs end."):
+        migrate.change_profile(name, captured.profile, captured.release)
 
 
 def _captured(name: str, wish: Wish, as_json: bool) -> Captured:
@@ -74,8 +78,7 @@ def _captured(name: str, wish: Wish, as_json: bool) -> Captured:
     settings = load()
     with screen.showing(err):
         captured = capturing.capture(settings, name, wish)
-    asking = sys.stdin.isatty() and out.is_terminal and not as_json
-    if not asking or not (more := _asked(captured)):
+    if not _asks(as_json) or not (more := _asked(captured)):
         return captured
     with screen.showing(err):
         return capturing.capture(settings, name, replace(wish, environments=(*wish.environments, *more)))
@@ -88,6 +91,11 @@ def _prove(captured: Captured, name: str, *, quiet: bool) -> Proof:
         made = captured.capture
         things = [*made.packages], [*made.system], [*made.files]
         return prove_capture(name, made.name, captured.profile, captured.release, *things, captured.catalog)
+
+
+def _asks(as_json: bool) -> bool:
+    """Whether somebody at a terminal can answer."""
+    return sys.stdin.isatty() and out.is_terminal and not as_json
 
 
 def _asked(captured: Captured) -> list[str]:

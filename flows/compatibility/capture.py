@@ -24,6 +24,7 @@ from flows.catalog.model import Catalog, Profile
 from flows.compatibility import read_installed
 from flows.compatibility.changes import hand_made
 from flows.compatibility.scan import of_image
+from flows.core import command
 from flows.core.atomic_files import write_whole
 from flows.core.documents import text_of
 from flows.core.errors import RefitError
@@ -126,14 +127,15 @@ def installed(engine: Engine, session: Session) -> Installed:
         RefitError: what its container says can't be understood.
     """
     script = _SCRIPT.read_text(encoding="utf-8")
-    told = engine.execute(session.container, _PYTHON, stdin=script, limit=LOOK_SECONDS, most=MOST_TOLD)
     try:
+        told = engine.execute(session.container, _PYTHON, stdin=script, limit=LOOK_SECONDS, most=MOST_TOLD)
         return _INSTALLED.validate_json(told)
-    except ValidationError as error:
+    except (command.ProgramFailed, ValidationError) as error:
+        said = error.tail if isinstance(error, command.ProgramFailed) else str(error)
         raise RefitError(
             f"The session {session.name!r} gave no report of what is installed in it.",
-            why=on_a_line(str(error).partition("\n")[0]),
-            hint="its Python may be broken: look at `refit session exec`.",
+            why=on_a_line(said.strip().partition("\n")[0]),
+            hint=f"its Python may be broken: `refit session exec {session.name} -- python3 --version` tells.",
         ) from None
 
 

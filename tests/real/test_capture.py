@@ -26,6 +26,8 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
+from flows.prove_capture import Proof
+from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from tests.support.machine import ROOT, RegistryServer, private_home
 from tests.support.moving import opened
@@ -114,6 +116,10 @@ def test_what_was_asked_for_becomes_a_bundle_that_lint_accepts(scene: Scene) -> 
 
 def test_each_command_of_the_chapter_does_what_it_says(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "load", lambda: scene.settings)
+    proven: list[str] = []  # `test_prove_capture.py` proves one
+    monkeypatch.setattr(
+        cli, "_prove", lambda captured, *_, **__: proven.append(captured.profile) or Proof("sha256:1", ())
+    )
     page = (ROOT / "docs" / "your-sessions.md").read_text(encoding="utf-8")
     commands = re.findall(r"(?m)^refit session (capture .*)$", page)
     assert len(commands) == 2
@@ -123,12 +129,53 @@ def test_each_command_of_the_chapter_does_what_it_says(scene: Scene, monkeypatch
         assert done.exit_code == 0, (line, done.output, done.exception)
         there = bool(list((scene.catalog / "bundles").glob("*-mytools")))
         assert there is ("--dry-run" not in words) and "not-chosen" in done.output
+    assert proven == ["runtime-mytools-deb12-py311"]
+    assert "  refit session change-profile cap runtime-mytools-deb12-py311 --release 2026a" in done.output
 
 
 def test_nothing_of_the_home_is_taken_that_nobody_named(scene: Scene) -> None:
     made = capture(scene.settings, NAME, Wish("nothing"))
     assert not made.capture
     assert {left.reason for left in made.capture.left} == {Reason.not_chosen}
+
+
+def test_five_hundred_packages_by_hand_become_a_pipfile(scene: Scene) -> None:
+    for number in range(500):
+        make_wheel(scene.catalog.parent / "index" / f"p{number}", f"p{number}", "1.2")
+    make = """
+        python3 -m venv --without-pip many && cd many/lib/python3.11/site-packages
+        for number in $(seq 0 500); do
+            mkdir "p$number-1.2.dist-info" && touch "p$number-1.2.dist-info/REQUESTED"
+            printf 'Metadata-Version: 2.1\nName: p%s\nVersion: 1.2\n' "$number" >"p$number-1.2.dist-info/METADATA"
+        done
+    """
+    sessions = Sessions.open(scene.settings)
+    sessions.execute(NAME, ["sh", "-euc", make])
+    try:
+        made = capture(scene.settings, NAME, Wish("many", ("many",)))
+    finally:
+        sessions.execute(NAME, ["rm", "-r", "many"])
+    assert len(made.capture.packages) == 500
+    assert [left.name for left in made.capture.left if left.reason is Reason.not_in_index] == ["p500"]
+    (pipfile,) = (text for path, text in made.files.items() if path.endswith("Pipfile"))
+    assert pipfile.count('"~=1.2"') == 500
+
+
+def test_a_session_whose_python_is_broken_says_so(scene: Scene) -> None:
+    def by_root(text: str) -> None:
+        call = ["exec", "--privileged", "--user", "0:0", scene.session.container, "sh", "-euc", text]
+        command.run([*tools.podman(scene.settings), *call], root=True)
+
+    broken = ("echo no such library >&2; exit 127", "echo '{}'", "yes", "kill -SEGV $$")
+    for does in broken:
+        by_root(
+            f'(echo "#!/bin/sh"; echo {shlex.quote(does)}) >/usr/local/bin/python3; chmod 755 /usr/local/bin/python3'
+        )
+        try:
+            with pytest.raises(RefitError, match="gave no report of what is installed"):
+                capture(scene.settings, NAME, Wish("broken"))
+        finally:
+            by_root("rm /usr/local/bin/python3")
 
 
 def test_what_can_not_be_had_is_refused_before_anything_is_written(scene: Scene) -> None:
