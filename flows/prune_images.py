@@ -18,8 +18,9 @@ from flows.images.registry import Registry
 from flows.migrations import previous_containers
 from flows.migrations.journal import Journal
 from flows.migrations.move_steps import FINAL, State
-from flows.publishing import prune
-from flows.publishing.prune import Plan, Policy
+from flows.publishing import prune, stored_manifests
+from flows.publishing.own_profiles import OwnProfiles, repository
+from flows.publishing.prune import OwnImages, Plan, Policy
 from flows.services import garbage
 from flows.sessions import engines
 from flows.sessions.lifecycle import Sessions
@@ -65,9 +66,16 @@ def prune_images(dry_run: bool = True) -> PruneReport:
 
 def make_plan(settings: Settings, database: Engine) -> Plan:
     """The plan of a prune now."""
-    images, stages = prune.observe(Registry(settings), database, prune.storage_of(settings))
+    storage = prune.storage_of(settings)
+    images, stages = stored_manifests.observe(Registry(settings), database, storage)
     policy = Policy(settings.keep_images, settings.keep_days)
-    return prune.plan(images, stages, in_use(settings, database), now(), policy)
+    people = [_images_of(settings, owner, stems) for owner, stems in OwnProfiles(database).people().items()]
+    return prune.plan(images, stages, in_use(settings, database), now(), policy, people)
+
+
+def _images_of(settings: Settings, owner: str, stems: frozenset[str]) -> OwnImages:
+    registry = Registry(settings, repository=repository(settings.repository, owner))
+    return OwnImages(stored_manifests.observe_images(registry, prune.storage_of(settings)), stems)
 
 
 def in_use(settings: Settings, database: Engine) -> dict[str, str]:

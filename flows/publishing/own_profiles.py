@@ -135,6 +135,15 @@ class OwnProfiles:
         with Session(self.database) as rows:
             return {row.profile: row.owner for row in rows.execute(select(OwnBundleRow.profile, OwnBundleRow.owner))}
 
+    def people(self) -> dict[str, frozenset[str]]:
+        """Each person who has built a profile of their own → the stems of those that they have now."""
+        with Session(self.database) as rows:
+            builders = set(rows.scalars(select(OwnBuildRow.owner).distinct()))
+        stems: dict[str, set[str]] = {owner: set() for owner in builders}
+        for stem, owner in self.owners().items():
+            stems.setdefault(owner, set()).add(stem)
+        return {owner: frozenset(of_owner) for owner, of_owner in sorted(stems.items())}
+
     def find(self, name: str) -> OwnProfile | None:
         """The one of this name, or with this stem; none: there is none."""
         either = (OwnBundleRow.name == name) | (OwnBundleRow.profile == name)

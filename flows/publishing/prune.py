@@ -13,11 +13,10 @@ it is young. Where no registry tells when it was written, it is as old as its pa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
-from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -27,19 +26,13 @@ from flows.core import progress
 from flows.core.leases import lease
 from flows.core.progress import State
 from flows.core.settings import Settings
-from flows.core.threads import at_once, each
-from flows.images.grafting.layer_cache import layer_parent
-from flows.images.ledger import Ledger
-from flows.images.manifests import Manifest
 from flows.images.registry import Registry
-from flows.images.registry_errors import RegistryError
-from flows.images.stages import Kind
 
 InUse = Mapping[str, str]
 """Digest → who needs it, in words."""
 
 UNFINISHED = "unfinished"  # the tag under which a stage is pushed before it has its digest
-_ATTACHED = re.compile(r"sha256-[0-9a-f]{64}")
+ATTACHED = re.compile(r"sha256-[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -80,6 +73,19 @@ class Stored:
 
 
 @dataclass(frozen=True)
+class OwnImages:
+    """Images of a person's own profiles.
+
+    Attributes:
+        images: everything in the repository of that person.
+        stems: of the profiles that they have now; images of others are kept by nothing but their users and their age.
+    """
+
+    images: tuple[Stored, ...]
+    stems: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Decision:
     """The decision on one manifest, and its reason."""
 
@@ -98,8 +104,18 @@ class Plan:
     bytes: int
 
 
-def plan(images: Iterable[Stored], stages: Iterable[Stored], in_use: InUse, now: datetime, policy: Policy) -> Plan:
-    """Decide over everything in the repository of images and in that of stages. Pure.
+def plan(
+    images: Iterable[Stored],
+    stages: Iterable[Stored],
+    in_use: InUse,
+    now: datetime,
+    policy: Policy,
+    people: Iterable[OwnImages] = (),
+) -> Plan:
+    """Decide over everything in the repositories of images and in that of stages. Pure.
+
+    An image of a person's own lies in the repository of all, too, by its digest alone: there it stays as long as
+    in theirs.
 
     Args:
         images: images and what is attached to them.
@@ -107,11 +123,16 @@ def plan(images: Iterable[Stored], stages: Iterable[Stored], in_use: InUse, now:
         in_use: digests that must stay, whatever else is said of them.
         now: the present moment.
         policy: how much stays.
+        people: the images of each person.
     """
     images, stages = tuple(images), tuple(stages)
-    kept = _kept_images(images, in_use, now, policy)
-    kept_stages = _kept_stages(stages, [image for image in images if image.digest in kept], in_use, now, policy)
-    everything = [*((image, kept) for image in images), *((stage, kept_stages) for stage in stages)]
+    own = [(image, kept) for one in people for kept in [_kept_of(one, in_use, now, policy)] for image in one.images]
+    theirs = [image for image, kept in own if image.digest in kept]
+    carried = {image.digest: f"{image.repository} has it" for image in theirs if not image.subject}
+    kept = _kept_images(images, {**carried, **in_use}, now, policy)
+    staying_images = [*(image for image in images if image.digest in kept), *theirs]
+    kept_stages = _kept_stages(stages, staying_images, in_use, now, policy)
+    everything = [*((image, kept) for image in images), *own, *((stage, kept_stages) for stage in stages)]
     staying = [item for item, reasons in everything if item.digest in reasons]
     going = [item for item, reasons in everything if item.digest not in reasons]
     freed = {layer: size for item in going for layer, size in item.layers.items()}
@@ -126,15 +147,27 @@ def plan(images: Iterable[Stored], stages: Iterable[Stored], in_use: InUse, now:
     )
 
 
-def _kept_images(images: Collection[Stored], in_use: InUse, now: datetime, policy: Policy) -> dict[str, str]:
+def _kept_of(person: OwnImages, in_use: InUse, now: datetime, policy: Policy) -> dict[str, str]:
+    return _kept_images(person.images, in_use, now, policy, person.stems.__contains__)
+
+
+def _kept_images(
+    images: Collection[Stored],
+    in_use: InUse,
+    now: datetime,
+    policy: Policy,
+    lives: Callable[[str], bool] = lambda _: True,
+) -> dict[str, str]:
+    """The images that stay, with reasons; the stems of profiles that people can start from are those of `lives`."""
     tags = {tag: image for image in images for tag in image.tags}
-    newest = _newest(tags, policy.images)
+    newest = _newest({str(tag): tags[str(tag)] for tag in tags_among(tags) if lives(tag.stem)}, policy.images)
     aliases = {tag.alias for tag in tags_among(tags)}
+    living = {tag.alias for tag in tags_among(tags) if lives(tag.stem)}
     dated = {str(tag) for tag in tags_among(tags)}
 
     def reason(image: Stored) -> str:
-        current = [tag for tag in image.tags if tag in aliases]
-        foreign = [tag for tag in image.tags if tag not in aliases | dated and not _ATTACHED.fullmatch(tag)]
+        current = [tag for tag in image.tags if tag in living]
+        foreign = [tag for tag in image.tags if tag not in aliases | dated and not ATTACHED.fullmatch(tag)]
         if image.digest in in_use:
             return in_use[image.digest]
         if foreign:
@@ -243,80 +276,6 @@ def _why_not(item: Stored) -> str:
     if list(tags_among(item.tags)):
         return "old, and nobody uses it"
     return "nothing that stays needs it" if item.tags else "no tag points at it"
-
-
-def observe(
-    registry: Registry, database: Engine, storage: Path | None
-) -> tuple[tuple[Stored, ...], tuple[Stored, ...]]:
-    """Images and stages as the registry has them.
-
-    Args:
-        registry: which is asked.
-        database: tells how stages hang together.
-        storage: the registry's folder, where it is on this machine; only there are manifests without a tag found.
-    """
-    built = {entry.digest: (name, entry, at) for name, entry, at in Ledger(database).all()}
-    images, stages = registry.repository, registry.stages
-    found_images = [_image(registry, *seen) for seen in _manifests(registry, images, storage)]
-    found_stages = []
-    for manifest, tags, pushed in _manifests(registry, stages, storage):
-        name, entry, at = built.get(manifest.digest, ("", None, pushed))
-        parent = entry.inputs.get("parent", {}).get("digest", "") if entry else layer_parent(manifest)
-        if at is None and parent in built:
-            at = built[parent][2]
-        layers = _layers(manifest)
-        wheels = entry is not None and entry.inputs.get("instructions", {}).get("kind") == Kind.wheels
-        subject = str(manifest.document.get("subject", {}).get("digest", ""))
-        stage = Stored(stages, manifest.digest, tags, layers, at, subject, name=name, parent=parent, wheels=wheels)
-        found_stages.append(stage)
-    return tuple(found_images), tuple(found_stages)
-
-
-def _manifests(
-    registry: Registry, repository: str, storage: Path | None
-) -> Iterator[tuple[Manifest, tuple[str, ...], datetime | None]]:
-    """Every manifest that can be found, with its tags, and when it was pushed."""
-    pushed = _pushed(storage, repository) if storage else {}
-    tags: dict[str, list[str]] = {digest: [] for digest in pushed}
-    for name, digest in each(partial(registry.digest, repository), registry.tags(repository)).items():
-        if digest:
-            tags.setdefault(digest, []).append(name)
-    find = partial(registry.find, repository)
-    manifests = {m.digest: m for m in at_once(find, tags) if m}
-    listed = (entry["digest"] for m in manifests.values() for entry in m.document.get("manifests", ()))
-    attached = {digest for digest in listed if digest not in manifests}
-    manifests |= {m.digest: m for m in at_once(find, attached) if m}
-    for digest, manifest in sorted(manifests.items()):
-        yield manifest, tuple(sorted(tags.get(digest, ()))), pushed.get(digest)
-
-
-def _pushed(storage: Path, repository: str) -> dict[str, datetime]:
-    """Digest → when it was pushed, for all manifests of a registry on this machine: no registry lists those."""
-    revisions = storage / "docker" / "registry" / "v2" / "repositories" / repository / "_manifests" / "revisions"
-    return {
-        f"sha256:{link.parent.name}": datetime.fromtimestamp(link.stat().st_mtime, UTC)
-        for link in revisions.glob("sha256/*/link")
-    }
-
-
-def _image(registry: Registry, manifest: Manifest, tags: tuple[str, ...], pushed: datetime | None) -> Stored:
-    index = next((tag for tag in tags if _ATTACHED.fullmatch(tag)), "")
-    subject = index.replace("-", ":") or str(manifest.document.get("subject", {}).get("digest", ""))
-    content = "" if subject or "layers" not in manifest.document else _content(registry, manifest)
-    layers = _layers(manifest)
-    return Stored(registry.repository, manifest.digest, tags, layers, pushed, subject=subject, content=content)
-
-
-def _content(registry: Registry, manifest: Manifest) -> str:
-    try:
-        config = registry.config(registry.repository, manifest)
-    except RegistryError:  # an image that the registry has lost a part of
-        return ""
-    return str(((config.get("config") or {}).get("Labels") or {}).get("io.refit.content", ""))
-
-
-def _layers(manifest: Manifest) -> dict[str, int]:
-    return {layer["digest"]: int(layer["size"]) for layer in manifest.document.get("layers", ())}
 
 
 def remove(chosen: Plan, registry: Registry, database: Engine, in_use: Callable[[], InUse]) -> Plan:

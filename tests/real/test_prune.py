@@ -24,7 +24,7 @@ from flows.images.ledger import StageRow
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
 from flows.images.registry import Registry
 from flows.prune_images import _carry_out
-from flows.publishing import evidence, prune
+from flows.publishing import evidence, prune, stored_manifests
 from flows.publishing.prune import InUse, Plan, Policy
 from flows.services import garbage, process
 from flows.services.embedded import registry as embedded
@@ -117,7 +117,7 @@ def age(settings: Settings, days: float = 100) -> None:
 
 def pruned(settings: Settings, in_use: InUse, policy: Policy = POLICY) -> Plan:
     registry, database = Registry(settings), open_database(settings.database)
-    seen = prune.observe(registry, database, prune.storage_of(settings))
+    seen = stored_manifests.observe(registry, database, prune.storage_of(settings))
     return prune.remove(prune.plan(*seen, in_use, NOW, policy), registry, database, lambda: in_use)
 
 
@@ -184,7 +184,7 @@ def test_what_somebody_needs_meanwhile_is_spared(settings: Settings, registry: R
     push(registry, registry.repository, "a", f"{ALIAS}_20260109", ALIAS)
     chosen = [push(registry, registry.repository, letter, f"{ALIAS}_2026010{n}") for n, letter in enumerate("bcd", 1)]
     age(settings)
-    images, stages = prune.observe(registry, database, prune.storage_of(settings))
+    images, stages = stored_manifests.observe(registry, database, prune.storage_of(settings))
     planned = prune.plan(images, stages, {}, NOW, POLICY)
     assert [item.digest for item in planned.remove] == sorted(image.digest for image in chosen)
     now_used, retagged, unneeded = chosen

@@ -18,7 +18,8 @@ from flows.images.ledger import StageRow
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage, layer_tag
-from flows.publishing.prune import Plan, Policy, Stored, observe, plan
+from flows.publishing.prune import OwnImages, Plan, Policy, Stored, plan
+from flows.publishing.stored_manifests import observe
 from flows.signing.trust import Trust
 from tests.support.registry_in_memory import Fake
 from tests.support.small_registry import server
@@ -183,6 +184,53 @@ DIGESTS = st.sampled_from([f"d{number}" for number in range(12)])
 ALIASES = st.sampled_from(
     [f"{ide}-minimal-deb12-py311_{release}" for ide in ("jupyter", "code") for release in ("2026a", "2026b")]
 )
+
+
+def of_person(digest: str, *tags: str, content: str = "", subject: str = "", layers: str = "") -> Stored:
+    return replace(
+        image(digest, *tags, content=content, subject=subject, layers=layers), repository=f"{IMAGES}/people/ada"
+    )
+
+
+def test_old_images_of_people_go_and_what_the_others_are_made_of_stays() -> None:
+    mine = "jupyter-mine-deb12-py311_2026a"
+    images = [
+        of_person("new", mine, dated(30, alias=mine), content="top", layers="ab"),
+        of_person("old", dated(40, alias=mine), content="before", layers="c"),
+        of_person("older", dated(50, alias=mine), content="first", layers="d"),
+        of_person("evidence", subject="older"),
+    ]
+    carried = [
+        image("new", layers="ab"),
+        image("old", layers="c"),
+        image("older", layers="d"),
+    ]  # in the repository of all nothing but digests
+    stages = [
+        *(stage("top", parent="low", layers="ab"), stage("low", layers="a"), stage("before", layers="c")),
+        *(stage("first", layers="d"), stage("nobodys", layers="e")),
+    ]
+    has = OwnImages(tuple(images), frozenset({"jupyter-mine-deb12-py311"}))
+    made = plan(carried, stages, {}, NOW, POLICY, [has])
+    assert sorted(removed(made)) == ["evidence", "first", "nobodys", "older", "older"]
+    both = {(one.repository, one.reason) for one in made.keep if one.digest == "old"}
+    assert both == {
+        (f"{IMAGES}/people/ada", f"one of the newest 2 of {mine}"),
+        (IMAGES, f"{IMAGES}/people/ada has it"),
+    }
+
+    gone = OwnImages(tuple(images), frozenset())  # its name was given back: nothing starts from it any more
+    used = plan(carried, stages, {"old": "session bob"}, NOW, POLICY, [gone])
+    assert sorted({one.digest for one in used.keep}) == ["before", "old"]
+    assert kept(used)["old"] == "session bob"
+
+
+def test_the_same_tag_of_two_people_is_decided_for_each() -> None:
+    mine = "jupyter-mine-deb12-py311_2026a"
+    of_ada = OwnImages((of_person("hers", mine, dated(30, alias=mine)),), frozenset())
+    his = replace(of_person("his", mine, dated(30, alias=mine)), repository=f"{IMAGES}/people/bob")
+    of_bob = OwnImages((his,), frozenset({"jupyter-mine-deb12-py311"}))
+    made = plan([], [], {}, NOW, POLICY, [of_ada, of_bob])
+    assert removed(made) == ["hers"] and list(kept(made)) == ["his"]
 
 
 @st.composite
