@@ -140,9 +140,11 @@ def withdraw(name: Name, owner: Owner) -> None:
 
 @app.command("adopt")
 def adopt_profile(
-    name: Name, release: Annotated[str, typer.Option(help="Release that ships it; empty: that of its builds.")] = ""
+    name: Name,
+    release: Annotated[str, typer.Option(help="Release that ships it; empty: that of its builds.")] = "",
+    commit: Annotated[bool, typer.Option(help="Whether its files become a commit of the catalog's repository.")] = True,
 ) -> None:
-    """Take a person's own bundle into the catalog: an operator vouches for it from then on. Nothing is committed.
+    """Take a person's own bundle into the catalog: an operator vouches for it from then on.
 
     Its steps run as those of all recipes then, so read it before. Its name stays the person's no longer.
     """
@@ -151,7 +153,7 @@ def adopt_profile(
     own = records.get(name)
     ide, _, system, _ = own.profile.split("-")
     wish = own_catalog.Wish(own.bundle, own.owner, ide, system, release or own.release)
-    folder = adopting.adopt(wish, own.files, settings.catalog)
+    folder = adopting.adopt(wish, own.files, settings.catalog, commit=commit)
     records.forget(own.bundle, own.owner)
     out.print(f"{folder} is a bundle of the catalog, and {own.profile} a profile of {wish.release}.", highlight=False)
     out.print(f"  refit lock {wish.release} --bundle {own.bundle}", highlight=False)

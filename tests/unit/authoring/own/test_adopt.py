@@ -10,6 +10,7 @@ import pytest
 from flows.authoring.own.adopt import adopt
 from flows.authoring.own.catalog import Wish
 from flows.catalog import load
+from flows.core import command
 from flows.core.errors import RefitError
 from tests.support.small_catalog import catalog
 
@@ -52,3 +53,51 @@ def test_a_mistake_leaves_the_catalog_as_it_was(wish: Wish, changed: dict[str, b
     with pytest.raises(RefitError):
         adopt(wish, {**FILES, **changed}, tmp_path)
     assert tree(tmp_path) == before
+
+
+def git(root: Path, *words: str) -> str:
+    return command.run(["git", "-C", root, *words]).stdout
+
+
+@pytest.fixture
+def repository(catalog: Path, tmp_path: Path) -> Path:
+    """The catalog in a git repository, with a file of somebody else's that is staged."""
+    assert catalog
+    (tmp_path / "releases" / "2026a.yaml").write_text(RELEASE)
+    git(tmp_path, "init", "--quiet")
+    for name, value in (("user.name", "Op"), ("user.email", "op@localhost"), ("commit.gpgsign", "false")):
+        git(tmp_path, "config", name, value)
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "first")
+    (tmp_path / "other").write_text("of somebody else")
+    git(tmp_path, "add", "other")
+    return tmp_path
+
+
+def test_its_files_and_nothing_else_become_a_commit(repository: Path) -> None:
+    adopt(WISH, FILES, repository, commit=True)
+    changed = git(repository, "show", "--name-only", "--format=%s", "HEAD").split("\n")
+    assert changed[0] == "Take the bundle mine of ada into the catalog"
+    assert {*filter(None, changed[1:])} == {"releases/2026a.yaml", *(f"bundles/3-mine/{path}" for path in FILES)}
+    assert git(repository, "status", "--porcelain") == "A  other\n"
+
+
+def test_where_git_takes_no_commit_the_catalog_is_as_it_was(repository: Path, tmp_path: Path) -> None:
+    hook = repository / ".git/hooks/pre-commit"
+    hook.write_text("#!/bin/sh\necho 'no bundles on Thursdays' >&2; exit 1\n")
+    hook.chmod(0o755)
+    before, status = tree(repository / "bundles"), git(repository, "status", "--porcelain")
+    with pytest.raises(RefitError) as refused:
+        adopt(WISH, FILES, repository, commit=True)
+    assert "no bundles on Thursdays" in str(refused.value)
+    assert (tree(repository / "bundles"), git(repository, "status", "--porcelain")) == (before, status)
+    hook.unlink()
+
+    (repository / "releases/2026a.yaml").write_text(f"{RELEASE}# not committed\n")
+    with pytest.raises(RefitError, match="aren't committed"):
+        adopt(WISH, FILES, repository, commit=True)
+    git(repository, "checkout", "--", "releases/2026a.yaml")
+    (repository / ".git").rename(tmp_path / "elsewhere")
+    with pytest.raises(RefitError, match="takes no commit"):
+        adopt(WISH, FILES, repository, commit=True)
+    assert tree(repository / "bundles") == before
