@@ -67,9 +67,14 @@ def capture(
         show_json({**_told(captured), "written": written, "proof": proof})
     elif written:
         _show_next(captured, name, proof)
+    _go_on(captured, name, proof, asks=_asks(as_json))
+
+
+def _go_on(captured: Captured, name: str, proof: Proof | None, *, asks: bool) -> None:
+    """Move the session to what was proven, if a person at a terminal wants that."""
     if proof and proof.lost:
         raise typer.Exit(1)
-    if proof and _asks(as_json) and typer.confirm(f"Move {name} to {captured.profile} now? Its programs end."):
+    if proof and asks and typer.confirm(f"Move {name} to {captured.profile} now? Its programs end."):
         migrate.change_profile(name, captured.profile, captured.release)
 
 

@@ -114,8 +114,7 @@ def plan(
 ) -> Plan:
     """Decide over everything in the repositories of images and in that of stages. Pure.
 
-    An image of a person's own lies in the repository of all, too, by its digest alone: there it stays as long as
-    in theirs.
+    An image of a person's own lies in the repository of all, too, by its digest alone, for as long as in theirs.
 
     Args:
         images: images and what is attached to them.

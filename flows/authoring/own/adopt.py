@@ -45,12 +45,7 @@ def adopt(wish: Wish, files: Mapping[str, bytes], root: Path, *, commit: bool = 
     before = text_of(release)
     after = edit.with_profile(before, choices.written(answers))
     folder = root / "bundles" / f"{skeletons.next_number(root / 'bundles')}-{wish.name}"
-    with TemporaryDirectory(prefix=".", dir=folder.parent) as draft:
-        made = Path(draft, folder.name)
-        for path, content in files.items():
-            (made / path).parent.mkdir(parents=True, exist_ok=True)
-            (made / path).write_bytes(content)
-        made.rename(folder)
+    _write(folder, files)
     try:
         write_whole(release, after)
         load.load_catalog(root)
@@ -61,6 +56,16 @@ def adopt(wish: Wish, files: Mapping[str, bytes], root: Path, *, commit: bool = 
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a new folder, whole or not at all."""
+    with TemporaryDirectory(prefix=".", dir=folder.parent) as draft:
+        made = Path(draft, folder.name)
+        for path, content in files.items():
+            (made / path).parent.mkdir(parents=True, exist_ok=True)
+            (made / path).write_bytes(content)
+        made.rename(folder)
 
 
 def _check_clean(root: Path, release: Path) -> None:
