@@ -199,7 +199,7 @@ def _count(output: str) -> int:
 
 @contextmanager
 def scratch() -> Iterator[Settings]:
-    """A home and a registry in which nothing is; what is true of this machine is found out beforehand."""
+    """A home and a registry in which nothing is; facts about this machine are found out beforehand."""
     with (
         tempfile.TemporaryDirectory(prefix="refit-bench-") as folder,
         serve_registry(Path(folder) / "registry") as server,

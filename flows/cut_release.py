@@ -63,7 +63,7 @@ def begin(catalog: Path, release: str, until: datetime.date | None) -> None:
         text = edit.for_release(text_of(files[max(files)]), release, until)
     else:
         raise RefitError(f"{catalog} has no release file to begin with.", hint=f"write releases/{release}.yaml first.")
-    # A branch speaks for its own release; what it said of another would soon be wrong.
+    # A branch speaks for its own release; its files about another would soon be wrong.
     for file in (*files.values(), *(catalog / "releases").glob("*.lock")):
         file.unlink()
     write_whole(own, text)

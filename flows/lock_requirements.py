@@ -197,7 +197,7 @@ def carry_out(
     *,
     thorough: bool = False,
 ) -> list[Lock | BaseException]:
-    """Lock all at once, each in its base; what came out of each, in their order. One that fails stops no other.
+    """Lock all at once, each in its base; returns the result of each, in their order. One that fails stops no other.
 
     Args:
         asked: what is locked.

@@ -235,7 +235,7 @@ def _alone(database: Engine) -> Iterator[bool]:
 
 
 class _Watch:
-    """The machine's clock, and an eye on the database: whoever says something is heard at once."""
+    """The machine's clock, and an eye on the database: a command is heard at once."""
 
     def __init__(self, database: Engine, hear: Callable[[], None] = lambda: None) -> None:
         """A clock; `hear` lets what people have answered on their pages come into the database."""

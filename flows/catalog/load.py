@@ -46,7 +46,7 @@ def load_catalog(root: Path) -> Catalog:
 
     Raises:
         NoCatalog: none is there.
-        Mistakes: whatever is wrong in any of them.
+        Mistakes: all that are in any of them.
     """
     if not root.is_dir():
         tree.require(root)

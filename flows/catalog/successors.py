@@ -28,7 +28,7 @@ def current(catalog: Catalog, release: str, stem: str, on: date) -> Profile:
     raise RefitError(
         f"Release {release} is not supported any more.",
         why=f"No newer one has {stem}, or names its successor.",
-        hint="choose another profile; who keeps the catalog names a successor by `retired` in a release's file.",
+        hint="choose another profile; the catalog's maintainer names a successor by `retired` in a release's file.",
     )
 
 

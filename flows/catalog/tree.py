@@ -1,4 +1,4 @@
-"""The files of a catalog: folders, files, and links that stay in it. A catalog is data; what it may hold is said here.
+"""The files of a catalog: folders, files, and links that stay in it. A catalog is data; here stands what it may hold.
 
 A link that leads out of it would bring a file of this machine into an image, and be another one on the next machine.
 """

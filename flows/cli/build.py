@@ -102,7 +102,7 @@ def build(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Build and publish the images of a release; what is there already is not built again."""
+    """Build and publish the images of a release; stages that are there already are not built again."""
     with running_flows(quiet=as_json):
         from flows.build_profiles import build_profiles
         from flows.releases.plan import ELSEWHERE

@@ -122,7 +122,7 @@ def refit(
 
 
 def main() -> None:
-    """Run the command line; what a person can mend is printed without a traceback."""
+    """Run the command line; an error that a person can mend is printed without a traceback."""
     logging.setLogRecordFactory(Printable)
     # Unfinished work is undone then, and programs are ended; as it is when Prefect hears of it, while flows run.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -144,7 +144,7 @@ def main() -> None:
 
 
 def _wants_json(words: Sequence[str]) -> bool:
-    """Whether a command is to answer JSON; what follows `exec` and `ssh` is another program's."""
+    """Whether a command is to answer JSON; words behind `exec` and `ssh` are another program's."""
     own = takewhile(lambda word: word != "--", words)
     return "--json" in own and not {"exec", "ssh"} & {*words[:2]}
 

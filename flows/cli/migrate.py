@@ -71,7 +71,7 @@ def migrate(
     once: Annotated[bool, typer.Option("--once", help="Don't wait for sessions that can't be moved yet.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Move sessions onto the newest tested images of their profiles, each as soon as it may be; what fails is undone.
+    """Move sessions onto the newest tested images of their profiles, each as soon as it may; a failed move is undone.
 
     It waits for those that are busy, or have other hours, and for waves to prove themselves: `max_run_hours` at most.
     Ending it ends nothing but the waiting; the next run goes on.

@@ -53,7 +53,7 @@ def up(
         bool, typer.Option("--systemd", help="Write systemd units instead of starting (experimental).")
     ] = False,
 ) -> None:
-    """Start registry, Prefect, gateway and what else is wanted, then the sessions that ran; what runs is left alone."""
+    """Start registry, Prefect, gateway and what else is wanted, then the sessions that ran; those that run stay."""
     settings = load()
     if systemd:
         for file in services.write_units(settings):

@@ -165,7 +165,7 @@ def roll_back(
 ) -> None:
     """Let a session go back: its home to a snapshot, or, without one, to the image that it had before its last move.
 
-    It stops, and starts anew. Its home as it is until then becomes a snapshot itself; what fails is undone.
+    It stops, and starts anew. Its home as it is until then becomes a snapshot itself; a failure is undone.
     """
     settings = load()
     if not snapshot:

@@ -53,7 +53,7 @@ def remove(
     keys: Annotated[list[str], typer.Argument(metavar="KEY…", help="Fingerprints or comments.")],
     as_json: Json = False,
 ) -> None:
-    """Remove keys of a person; what was opened with them from another machine ends within two seconds."""
+    """Remove keys of a person; connections that were opened with them from another machine end within two seconds."""
     _show(_keys().remove(person, keys), as_json)
 
 

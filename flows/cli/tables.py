@@ -104,7 +104,7 @@ def planned(planned: Plan) -> str:
 
 def due(locks: Sequence[str]) -> str:
     """Which Python locks a night would make anew, in a sentence."""
-    return f"Locks were taken as they are; whatever the indexes say, a night would make anew: {some(locks)}."
+    return f"Locks were taken as they are; a night would make anew, regardless of the indexes: {some(locks)}."
 
 
 def built(report: BuildReport) -> str:

@@ -22,7 +22,7 @@ def write_whole(file: Path, content: str | bytes, *, private: bool = False) -> N
 
 
 def write_whole_of(file: Path, pieces: Iterable[bytes], *, private: bool = False) -> None:
-    """As `write_whole`, of pieces that come one after the other; what their source raises leaves the old content."""
+    """As `write_whole`, of pieces that come one after the other; an error of their source leaves the old content."""
     # Threads of one process may write the same file: each has a draft of its own.
     draft = file.with_name(f".{file.name}.{uuid4().hex[:8]}")
     try:

@@ -128,7 +128,7 @@ def recorded(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def stopping(over: Event) -> Iterator[None]:
-    """Once `over` is set, start no program inside the `with` block that is `recorded`; what clears up still runs."""
+    """Once `over` is set, start no program inside the `with` block that is `recorded`; clearing up still runs."""
     token = _recording.set(replace(_recording.get(), over=over))
     try:
         yield

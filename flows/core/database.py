@@ -83,7 +83,7 @@ def open_database(url: str) -> Engine:
 
 
 def _make_private(file: Path) -> None:
-    """SQLite gives its journals the mode of the database; what is in it is nobody else's business."""
+    """SQLite gives its journals the mode of the database; its content is nobody else's business."""
     if file.name != ":memory:":
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file.touch(mode=0o600)

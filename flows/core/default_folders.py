@@ -17,7 +17,7 @@ def default_home() -> Path:
 def default_catalog() -> Path:
     """The working directory where it is a catalog, or a part of one; else the one that came with this Refit.
 
-    Of a part, it is said what it lacks: whoever stands in it doesn't mean another one.
+    Of a part, it is said what it lacks: a person who works in it doesn't mean another one.
     """
     here = Path.cwd()
     is_meant = (here / "releases").is_dir() or ((here / "bundles").is_dir() and (here / "ides").is_dir())

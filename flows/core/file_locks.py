@@ -13,7 +13,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def taken(path: Path, *, shared: bool = False, wait: bool = True) -> IO[str] | None:
-    """Hold a lock for as long as the file that is returned stays open; what is written there stays.
+    """Hold a lock for as long as the file that is returned stays open; its content stays.
 
     Args:
         path: the lock file, made if need be.

@@ -171,7 +171,7 @@ class ProgramOutput:
             self._take(chunk)
 
     def _may_come(self, chunk: str) -> bool:
-        """Whether there is still room for it; what comes after too much isn't kept."""
+        """Whether there is still room for it; output beyond the bound isn't kept."""
         if self._left is None:
             return True
         self._left -= len(chunk.encode())

@@ -1,7 +1,7 @@
 """How Refit is configured: `settings.yaml` in its home, overridden by `REFIT_…` variables.
 
-A relative path in `settings.yaml` starts at that file. Settings are what a person chose; what a run finds out (the
-container runtime that works here) is in `host`.
+A relative path in `settings.yaml` starts at that file. Settings are what a person chose; facts of a run (the
+container runtime that works here) are in `host`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def at_once(
 
     Args:
         function: what is done. The first error in the order of the items is raised as soon as what has begun is over;
-            what hasn't is left out.
+            the others are left out.
         items: asked for all at first, by the caller's thread.
         limit: at most so many at the same time.
         within: entered while threads run, and left before they are waited for: it can tell them to hurry.

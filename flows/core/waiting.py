@@ -33,7 +33,7 @@ def wait_until(
     """Look again and again until it is enough; returns what was seen last, which may not be enough.
 
     Args:
-        look: looks once; what it raises ends the waiting.
+        look: looks once; an error of it ends the waiting.
         enough: whether nothing else is waited for.
         seconds: after which it looks no more; it looks once in any case.
         attempts: looks at most.
@@ -51,7 +51,7 @@ def retry(
     attempts: float = math.inf,
     pause: Pause = _PAUSE_SECONDS,
 ) -> T:
-    """Attempt again and again until nothing fails; what else is raised than `on` ends it.
+    """Attempt again and again until nothing fails; an error other than `on` ends it.
 
     Args:
         attempt: may do no harm where it fails halfway.

@@ -82,7 +82,7 @@ class Gateway:
         return "" if led == routes.WAITING_PAGE else led
 
     def keep(self, sessions: Collection[str]) -> None:
-        """Forget all sessions but these; what is known now is complete."""
+        """Forget all sessions but these; the table is complete now."""
         for path in routes.superfluous(self.table() or {}, sessions):
             self.forget(routes.session(path))
         self.stand(self.table() or {})

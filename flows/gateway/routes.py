@@ -1,6 +1,6 @@
 """Which path of the gateway leads where. Pure.
 
-A session has the path `/session/NAME` for as long as it lives; what changes is the target. While it is away that is the
+A session has the path `/session/NAME` for as long as it lives; only the target changes. While it is away that is the
 waiting page, which tells people what happens.
 """
 

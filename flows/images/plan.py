@@ -87,7 +87,7 @@ def make(
         inputs: a stage and its parent's digest → its inputs.
         layer_key: a stage and the key of the layer below → the key of its own layer.
         find: keys → the digests of those that are in the registry; asked once a level of the graph.
-        layers: the keys of the layers that are there; whoever carries one sees whether it fits.
+        layers: the keys of the layers that are there; a graft sees whether one fits.
         latest: stage → its last build.
     """
     steps: dict[str, Step] = {}

@@ -51,7 +51,7 @@ NODE = "snippets/node/requirements.txt"  # the Node that installs npm packages, 
 
 
 class Assembler:
-    """Assembles the stages of a catalog's profiles; what profiles share is read and rendered once.
+    """Assembles the stages of a catalog's profiles; parts that profiles share are read and rendered once.
 
     Args:
         catalog: where the recipes come from.

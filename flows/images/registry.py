@@ -65,7 +65,7 @@ class Registry(Blobs):
 
     Args:
         settings: where it is, and who we are there.
-        seconds: what a question may take as a whole; what carries a blob may take longer.
+        seconds: what a question may take as a whole; one that carries a blob may take longer.
         repository: the one of a person's own images; empty: that of the settings. The stages are those of all.
     """
 

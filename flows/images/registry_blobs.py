@@ -139,7 +139,7 @@ class Blobs(RegistryConnection):
         return self.upload_location(answer)
 
     def try_storing(self) -> None:
-        """Let the registry store something and forget it again: whoever pushes through buildah isn't told why not."""
+        """Let the registry store something and forget it again: buildah doesn't say why a push fails."""
         location = self._begun("refit/probe")
         kind = {"Content-Type": "application/octet-stream"}
         self.expect(self._send("PATCH", location, content=bytes(1 << 20), headers=kind), 202)

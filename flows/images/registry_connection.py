@@ -47,7 +47,7 @@ class RegistryConnection:
 
     Args:
         settings: where it is, and who we are there.
-        seconds: what a question may take as a whole; what carries a blob may take longer.
+        seconds: what a question may take as a whole; one that carries a blob may take longer.
     """
 
     def __init__(self, settings: Settings, *, seconds: float = QUESTION_SECONDS) -> None:
@@ -120,7 +120,7 @@ class RegistryConnection:
             size: bytes that the answer may have.
             headers: of the request.
             content: what is sent.
-            once: not patiently: whoever calls begins anew where a connection breaks (see `patiently`).
+            once: not patiently: the caller begins anew where a connection breaks (see `patiently`).
 
         Raises:
             httpx.RequestError: with `once`, the connection fails.
@@ -137,7 +137,7 @@ class RegistryConnection:
         return attempt() if once else self.patiently(attempt)
 
     def _follow(self, method: str, address: str | httpx.URL, bounds: Bounds, **options: Any) -> Answer:
-        """Ask the registry; what is read is followed to wherever it sends us, without a login if that isn't itself."""
+        """Ask the registry; reads follow to wherever it sends us, without a login if that isn't itself."""
         url = address if isinstance(address, httpx.URL) else httpx.URL(address)
         with outside.within(bounds.seconds):
             answer = self._exchange(method, url, bounds, **options)

@@ -32,7 +32,7 @@ class Kind(StrEnum):
     `bootstrap`: from a distribution's packages. `instructions`: anything at all, on its parent or, where it is a base,
     on a public image. `closed`: instructions that write nothing but their own paths and read of their parent no more
     than its `abi`, so that their layer can be carried from one parent to another. `wheels`: instructions that make
-    Python packages of their sources; what they leave in WHEELS comes out, without their parent, which is in no key.
+    Python packages of their sources; the wheels in WHEELS come out, without their parent, which is in no key.
     """
 
     bootstrap = "bootstrap"
@@ -255,7 +255,7 @@ def _flat(inputs: Inputs) -> dict[str, str]:
 
 
 def _versions(packages: Iterable[str], separator: str) -> dict[str, str]:
-    """Name → version of `name=version`; what follows a version in a line of a lock is left out."""
+    """Name → version of `name=version`, without the options that follow a version in a line of a lock."""
     pairs = (package.partition(separator) for package in packages)
     return {name.strip(): rest.strip().split(" ")[0].rstrip(";\\") for name, _, rest in pairs}
 

@@ -46,7 +46,7 @@ def keys_of_sessions(keys: Iterable[PersonKey], entitlements: Entitlements) -> d
 
 
 class Guests:
-    """Brings the keys to the sessions; what can't be done now, because somebody acts on a session, it tries again."""
+    """Brings the keys to the sessions; it tries again later where somebody acts on a session now."""
 
     def __init__(self, settings: Settings, database: Engine) -> None:
         self._settings, self._database = settings, database

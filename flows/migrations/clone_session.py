@@ -160,7 +160,7 @@ def _make(
 
 
 def _placed(settings: Settings, sessions: Sessions, session: Session) -> Session:
-    """A session with its own folders, address and volumes; what others share it shares, too."""
+    """A session with its own folders, address and volumes; volumes that others share it shares, too."""
     name, homes = session.name, sessions.homes
     volumes = tuple(
         homes.mounted(name, Wanted(volume.name, volume.path, volume.read_only)) if is_own(volume) else volume

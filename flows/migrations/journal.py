@@ -242,7 +242,7 @@ class Journal:
             return tuple(map(_past, connection.execute(chosen)))
 
     def _write(self, held: Lease, move: Move, lines: Sequence[Entry], also: Also) -> None:
-        """Write lines, and what state they lead to; what was known of the move may be out of date then."""
+        """Write lines, and what state they lead to; a copy of the move that was read before may be out of date then."""
         rows = [{**vars(entry), "move": move.id} for entry in lines]
         reached, furthest = next(filter(None, map(leads_to, reversed(lines))), None), self._reached.get(move.id)
 

@@ -41,7 +41,7 @@ _CLOCKS = timedelta(minutes=10)
 
 
 class Observer:
-    """Looks at sessions again and again; what was seen of one a moment ago isn't looked at again.
+    """Looks at sessions again and again; one that was seen a moment ago isn't looked at again.
 
     Args:
         settings: those in force.

@@ -1,7 +1,7 @@
 """Containers that sessions had before they moved: kept for a while, stopped, for those who want to go back to theirs.
 
 With its container a session has back what somebody installed in it as root. Only those are kept whose home comes into
-a slot: whoever starts one by hand gets one that waits, not a second one that writes into the home.
+a slot: a person who starts one by hand gets one that waits, not a second one that writes into the home.
 """
 
 from __future__ import annotations

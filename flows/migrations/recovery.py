@@ -21,7 +21,7 @@ logger = logging.getLogger("refit.migrations")
 def recover_all(executor: MoveExecutor, moves: Iterable[Move] | None = None) -> tuple[Result, ...]:
     """Bring every unfinished move to its end, forwards or backwards; those that another run works on are left.
 
-    They go side by side: whatever befalls one of them, or however long it takes, is no other's.
+    They go side by side: a failure or a delay of one is no other's.
 
     Args:
         moves: those to see to; all, if not given.

@@ -1,4 +1,4 @@
-"""Steering rollouts: a person pauses, resumes, aborts or approves; what its waves have shown closes or opens them."""
+"""Steering rollouts: a person pauses, resumes, aborts or approves; the results of its waves close or open them."""
 
 from __future__ import annotations
 

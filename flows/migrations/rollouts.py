@@ -160,7 +160,7 @@ class Rollouts:
         if begins:
             begun = {"begun": now(), "canary": canary, "way": RolloutStatus.running, "approved": -1}
             transaction.merge(StandingRow(image=image, profile=profile, release=release, **begun))
-        # Rows first, then events: whoever locks both does it in this order.
+        # Rows first, then events: every writer locks both in this order.
         for other in others:
             append(transaction.connection(), Kind.superseded, image=other.image, by=by, what=f"by {image}")
         if begins:

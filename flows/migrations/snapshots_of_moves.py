@@ -45,7 +45,7 @@ def kept(sessions: Sessions, journal: Journal, name: str = "") -> tuple[Kept, ..
 
 
 def take_back(sessions: Sessions, journal: Journal, name: str, id: str) -> None:
-    """Make home and volumes of a session that is stopped what they are in a snapshot; what came later is lost.
+    """Make home and volumes of a session that is stopped what they are in a snapshot; later changes are lost.
 
     The snapshot stays, so that whoever is interrupted does it again.
 

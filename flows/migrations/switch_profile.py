@@ -28,7 +28,7 @@ from flows.sessions.wishes import PreferenceStore, caller
 
 
 def switch_session(settings: Settings, name: str, profile: str, release: str, *, force: bool = False) -> Result:
-    """Move a session that runs to another profile at once: whoever asks for it agrees to be interrupted.
+    """Move a session that runs to another profile at once: the person who asks for it agrees to be interrupted.
 
     Address, token, home and volumes stay; GPUs, memory and cores are what the other profile says. A failed change is
     undone.

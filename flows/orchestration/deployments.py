@@ -1,6 +1,6 @@
 """Offer the flows in Prefect's UI: work pools, deployments, and an end for runs whose process is gone.
 
-Each can be repeated; what is as it should be is left alone. Schedules that a person made in the UI stay.
+Each can be repeated, and leaves alone all that is as it should be. Schedules that a person made in the UI stay.
 """
 
 import asyncio

@@ -52,7 +52,7 @@ def due_date() -> datetime.date:
 
 
 def build_release(release: str, share: Share, recipes: Catalog, run: Run, *, show_unchanged: bool) -> ReleaseBuild:
-    """Plan, build, check and publish what a run has been admitted to; what fails stops nothing that doesn't need it.
+    """Plan, build, check and publish what a run has been admitted to; a failure stops only what needs it.
 
     Where the mirror has lost something between plan and build, the profiles that took it are planned anew, once.
 

@@ -13,7 +13,7 @@ from flows.publishing import statements
 from flows.publishing.checks import Finding
 from flows.publishing.evidence import PACKAGES, SBOM
 
-LOOKED_FOR = ("deb/", "rpm/", "pypi/")  # inside of images; what a lock names of other kinds is taken for granted
+LOOKED_FOR = ("deb/", "rpm/", "pypi/")  # inside of images; packages of other kinds in a lock are taken for granted
 MOST_NAMED = 20
 
 

@@ -115,7 +115,7 @@ def files(values: dict[str, str], root: str = "/") -> dict[str, object]:
 
 
 def _walk(root: str) -> Iterator[Path]:
-    """All regular files that can be read; what is mounted isn't the image's."""
+    """All regular files that can be read, but for those on mounts, which aren't the image's."""
     mounted = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if str(Path(folder, name)) not in mounted]

@@ -243,7 +243,7 @@ def _newest_of_name(stages: Iterable[Stored]) -> frozenset[str]:
 
 
 def _is_stage(stage: Stored) -> bool:
-    """Whether it can be found by its key; what a build has left behind can't."""
+    """Whether it can be found by its key; leftovers of a build can't."""
     return any(tag != UNFINISHED for tag in stage.tags)
 
 

@@ -210,7 +210,7 @@ class _Resolver:
         return packages
 
     def prepare(self, assembler: Assembler, profiles: Iterable[Profile]) -> None:
-        """Resolve what the stages of these profiles need; what can't be had is said when it is asked for."""
+        """Resolve what the stages of these profiles need; a lack is said when the missing part is asked for."""
         sets: list[list[tuple[str, Base]]] = []
         for profile in profiles:
             with suppress(RefitError):  # assembling says it

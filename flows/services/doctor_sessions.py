@@ -54,7 +54,7 @@ def judge_bounds(in_folders: Sequence[str], pool_has_limits: bool) -> Finding:
     told += ["what a session writes outside its home has none"] if told else []
     hints = ["`refit home pool create` and `refit home pool add` give them one"] if in_folders else []
     hints += [] if pool_has_limits else ["a kernel from 6.7 on has limits for the pool"]
-    seen = "; ".join(told) or "all homes have a limit of room; what sessions write outside them has none"
+    seen = "; ".join(told) or "all homes have a limit of room; files that sessions write outside them have none"
     return Finding("room of sessions", not told, seen, "; ".join(hints) + ".")
 
 

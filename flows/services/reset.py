@@ -54,7 +54,7 @@ def reset_parts(settings: Settings) -> tuple[Part, ...]:
 
 
 def reset(settings: Settings, names: Collection[str]) -> None:
-    """Remove the parts with these names. Services are ended first; what is mounted is unmounted, never descended into.
+    """Remove the parts with these names. Services are ended first; mounts are unmounted, never descended into.
 
     Raises:
         RefitError: homes shall stay while the database goes (nobody would know whose they are), or something is still

@@ -1,6 +1,6 @@
 """The way into sessions: where their IDEs are, with which token, whether they answer, and who is turned away.
 
-All of it is asked of the engine and the gateway; what is on record about a session is none of this module's.
+All of it is asked of the engine and the gateway; the records of a session are none of this module's.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class Homes(Protocol):
         """Remove the copies of a session's home and volumes that were made for a rehearsal."""
 
     def copy(self, session: Session, id: str) -> Path:
-        """Begin the snapshot `id` while the session runs; what changes meanwhile, `delta` brings in."""
+        """Begin the snapshot `id` while the session runs; `delta` brings in later changes."""
 
     def delta(self, session: Session, id: str) -> Path:
         """Make the snapshot equal to home and volumes of a session that is stopped, copied before or not."""

@@ -50,7 +50,7 @@ def install_packages(sessions: Sessions, settings: Settings, name: str, names: S
 
     Raises:
         UnknownName: there is no such session.
-        NoIndex: no index answers; what is new is not on record then.
+        NoIndex: no index answers; new packages are not on record then.
         RefitError: the session doesn't run, a name is none, or the packages can't be installed together.
     """
     only_on_podman(settings, "System packages of a session")

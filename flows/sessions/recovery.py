@@ -39,7 +39,7 @@ class Recovered:
 
 
 def recover(sessions: Sessions) -> tuple[Recovered, ...]:
-    """Record all sessions again that have containers and no record, then the homes; what runs goes on meanwhile.
+    """Record all sessions again that have containers and no record, then the homes; sessions that run go on meanwhile.
 
     Raises:
         RefitError: the engine or the database doesn't answer.
@@ -61,7 +61,7 @@ def without_record(containers: Iterable[Container], names: Collection[str]) -> t
 
 
 def homes_without_record(owners: Mapping[str, int], names: Collection[str]) -> dict[str, int]:
-    """Home → uid, of those that aren't known, by name; what is half made or half removed is none. Pure."""
+    """Home → uid, of those that aren't known, by name; one that is half made or half removed doesn't count. Pure."""
     return {name: uid for name, uid in sorted(owners.items()) if name not in names and nearest_legal(name) == name}
 
 

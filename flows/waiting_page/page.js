@@ -1,5 +1,5 @@
 "use strict";
-// The story comes with the page, and anew with each question; whatever is no story is the session itself.
+// The story comes with the page, and anew with each question; any other answer is the session itself.
 let story = JSON.parse(document.body.dataset.story);
 let silent = false;
 

@@ -31,7 +31,7 @@ from tests.support.waiting import some_long
 UID, FILES = 234_569, 150
 SECRET, OWN = b"root's own: canary", b"of the session's u"
 STOLEN = '{"argv": ["/stolen/python"], "display_name": "x", "language": "x"}'
-LARGE = 300 << 20  # bytes of root's: whoever counts them in a home has followed a link
+LARGE = 300 << 20  # bytes of root's: a sum of a home that has them has followed a link
 # A scan looks into the second one.
 FOLDERS = ("work", ".local/share/jupyter/kernels/mine")
 

@@ -61,7 +61,7 @@ def at_a_terminal(settings: Settings, sessions: Sessions) -> Iterator[Terminal]:
 
 
 def check_notices(settings: Settings, sessions: Sessions, planned: Callable[[], Decision], new: str) -> None:
-    """Nobody is told who isn't there; who sits at a terminal sees it at once, and once."""
+    """Nobody is told who isn't there; a person at a terminal sees it at once, and once."""
     database = open_database(settings.database)
     teller = Teller(
         settings, sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: None, lambda name: 8

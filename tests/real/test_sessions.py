@@ -42,7 +42,7 @@ def sessions(shared: Settings) -> Sessions:
 
 @pytest.fixture
 def create(sessions: Sessions, jupyter_image: str) -> Iterator[Callable[..., Session]]:
-    """Makes running sessions; what they leave behind is removed in the end."""
+    """Makes running sessions, and removes in the end what they leave behind."""
     names: list[str] = []
 
     def create(name: str = "", access: Access = JUPYTER, on: Sessions = sessions) -> Session:

@@ -98,7 +98,7 @@ def desk(
 
 
 def test_the_same_login_works_before_and_after_a_move(desk: Desk) -> None:
-    """Same port, host key and user; whoever logs in meanwhile counts as somebody who works there."""
+    """Same port, host key and user; a login meanwhile counts as somebody who works there."""
     before = desk.session
     way, fingerprint = desk.sessions.ssh.options(NAME), desk.sessions.ssh.fingerprint(NAME)
     assert desk.run("whoami; id -u; pwd; umask") == f"dev\n{before.uid}\n/home/dev\n0022"

@@ -44,7 +44,7 @@ WAITING = f'echo $$ >>"$1"; sleep {ENDLESS} & echo $! >>"$1"; wait'
 
 @dataclass(frozen=True)
 class User:
-    """Somebody who isn't root; who these tests run as, if that isn't root."""
+    """Somebody who isn't root; the user of these tests, if that isn't root."""
 
     folder: Path
     python: Path

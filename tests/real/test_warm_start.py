@@ -200,7 +200,7 @@ def test_a_jupyterlab_that_was_warm_is_as_one_that_started_with_its_home(
 
 
 def test_no_home_comes_or_goes_any_more_for_whoever_was_taken_for_dead(tmp_path: Path) -> None:
-    """In the very call: whoever has asked for the lease a moment before is late as well."""
+    """In the very call: a process that has asked for the lease a moment before is late as well."""
     settings = Settings(home=tmp_path / "home")
     slots, place = Slots(settings), settings.home.resolve() / "slots" / "refit-vic-2" / HOME
     home, notes, others = tmp_path / "vic", tmp_path / "session-vic.7", tmp_path / "session-vic.8"

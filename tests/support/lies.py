@@ -45,7 +45,7 @@ class Scene:
     registry: Registry
 
     def hear(self, lie: Lie) -> None:
-        """Lie from now on; what the client has asked before was answered honestly."""
+        """Lie from now on, and no answer before was a lie."""
         self.liar.lie = lie
 
 

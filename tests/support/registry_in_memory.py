@@ -79,7 +79,7 @@ class Fake:
         return 200, following, canonical({"schemaVersion": 2, "manifests": listed})
 
     def lose(self, digest: str) -> None:
-        """Have no longer what images have under this digest; who refers to what is still told."""
+        """Have no longer what images have under this digest, and still tell its referrers."""
         for kept in (self.manifests, self.blobs):
             for where in [at for at, content in kept.items() if at[0] == IMAGES and digest_of(content) == digest]:
                 del kept[where]

@@ -1,6 +1,6 @@
 """The language of docs, docstrings, comments and messages: no sentence begins with Who, What or Whoever as its subject.
 
-Questions may, and headings of pages.
+No clause after a semicolon does either. Questions may, and headings of pages.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-WORD = r"(?P<word>Who|Whoever|Whose|What|Whatever)\b"
+WORD = r"(?P<word>[Ww]ho|[Ww]hoever|[Ww]hose|[Ww]hat|[Ww]hatever)\b"
 # Beginnings of sentences: of a text, of a paragraph, of an item or a cell; after the end of a sentence; after a mark.
-BEGINNING = re.compile(
-    rf"""(?:\A\s*|[.!?:;|…]\s+|\n[ \t]*\n\s*|\n[ \t]*(?:[*+-]|\d+\.)[ ]|\*\*|[*|][ ]|[("“`•]){WORD}"""
-)
+# A small letter begins one after a semicolon. After a colon, "what" and "who" may be indirect questions.
+SENTENCE = r"""\A\s*|[.!?:;|…]\s+|\n[ \t]*\n\s*|\n[ \t]*(?:[*+-]|\d+\.)[ ]|\*\*|[*|][ ]|[("“`•]"""
+BEGINNING = re.compile(rf"(?:(?:{SENTENCE})(?=W)|;\s+|:\s+(?=wh\w+ever)){WORD}")
 END = re.compile(r"""[.!?|](?=\s|\Z|[)"*|])|\n\s*\n|\n\s*[*-] """)
 OTHERS = (".png", ".json", ".lock")
 
@@ -90,6 +90,8 @@ def test_no_sentence_has_a_clause_as_its_subject() -> None:
         ("a.py", '"""Is it there? What is it?"""\n', []),
         ("a.md", "# What you see\n\nA thing.\n* What fails stops.\n\nIt is\nWhat it was.\n", [4]),
         ("a.md", "| setting | text |\n| a | Whose clock. |\n", [2]),
+        ("a.py", '"""It is; what fails\n stops. It ends: whoever asks\n is told."""\n', [1, 2]),
+        ("a.py", '"""It says two things: what it is, and who made it."""\n', []),
         ("a.sh", "# What fails, stops.\necho\n", [1]),
     ],
 )

@@ -1,4 +1,4 @@
-"""The table of an outside test's findings: whatever tests it names are there."""
+"""The table of an outside test's findings: all tests that it names are there."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _OTHER_SECTIONS = ("source", "requires", "pipenv", "scripts")
 
 
 def take_pipfile(checkout: Checkout, place: str, target: Path, theirs: str, made: Adoption) -> None:
-    """Take a Pipfile with its comments, and its lock if that still fits; what only pipenv takes is taken out."""
+    """Take a Pipfile with its comments, and its lock if that still fits; entries for pipenv alone are taken out."""
     path, version = f"{place}/Pipfile", target.name
     exports = [each for each in checkout.within(place) if re.fullmatch(r"requirements.*\.txt", each.rpartition("/")[2])]
     checkout.account(path, f"{path}.lock", *exports)

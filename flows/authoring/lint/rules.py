@@ -132,7 +132,7 @@ def _unchecked(text: str) -> list[re.Match[str]]:
 
 
 def _steps(text: str) -> Iterator[Step]:
-    """The instructions of a template; what a macro says outside of any has no name. Comments are left out."""
+    """The instructions of a template; text of a macro outside of any has no name. Comments are left out."""
     text = re.sub(r"\{#.*?#\}", lambda comment: "\n" * comment[0].count("\n"), text, flags=re.DOTALL)
     for part in parts(text, lambda line: is_continued(line) or _is_tag(line)):
         if not part.is_aside:

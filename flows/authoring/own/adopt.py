@@ -85,7 +85,7 @@ def _check_clean(root: Path, release: Path) -> None:
 
 
 def _commit(root: Path, paths: Sequence[Path], wish: Wish) -> None:
-    """Commit these files by the name of whoever calls; what else is staged stays staged."""
+    """Commit these files by the name of whoever calls; other staged files stay staged."""
     text = f"Take the bundle {wish.name} of {wish.owner} into the catalog\n\nIt was a profile of a person's own."
     try:
         _git(root, "add", "--", *paths)

@@ -23,7 +23,7 @@ def places(settings: Settings) -> dict[str, Path]:
 
 
 def sizes(settings: Settings) -> dict[str, int]:
-    """Bytes on the disk that each of `places` takes; what is mounted in it doesn't count."""
+    """Bytes on the disk that each of `places` takes, without mounts in it."""
     there = {name: path for name, path in places(settings).items() if path.exists()}
     return {name: _size(path) for name, path in there.items()}
 

@@ -1,7 +1,7 @@
 """Where one build happens, so that nothing of it stays: not after success, not after failure, not after `kill -9`.
 
 Each build has a folder `running/build-…` in the home, with the name of the process that owns it and of the programs
-that it started. All builders hold one lock together; whoever gets it alone may clear buildah's storage of what dead
+that it started. All builders hold one lock together; one that gets it alone may clear buildah's storage of what dead
 builds left in it.
 """
 

@@ -140,7 +140,7 @@ class Jobs:
         return {machine: tuple(systems) for machine, *systems in names}
 
     def remove(self, stage: str) -> None:
-        """Take a job back; what comes out of it is nobody's business any more."""
+        """Take a job back; its result no longer matters."""
         taken_back = delete(JobRow).where(JobRow.run == self.run, JobRow.stage == stage)
         write(self._database, lambda connection: connection.execute(taken_back))
 

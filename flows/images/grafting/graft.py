@@ -114,7 +114,7 @@ def layer(members: Iterable[tuple[str, Entry]]) -> Layer:
         if last == _OPAQUE:
             opaque.add(folder)
         elif last.startswith(_RESERVED):
-            continue  # bookkeeping of aufs; whatever unpacks layers leaves it out
+            continue  # bookkeeping of aufs; every program that unpacks layers leaves it out
         elif last.startswith(_WHITEOUT):
             whiteouts.add(posixpath.join(folder, last.removeprefix(_WHITEOUT)))
         else:

@@ -46,7 +46,7 @@ _CHUNK = 1 << 16  # bytes that are read ahead: tarfile copies them whenever it t
 
 
 class UnreadableLayer(RefitError):
-    """A layer that can't be read as a tree: whatever depends on it has to be built."""
+    """A layer that can't be read as a tree: stages that depend on it have to be built."""
 
     def __init__(self, digest: str, why: str) -> None:
         super().__init__(
@@ -92,7 +92,7 @@ def _stack(image: Manifest) -> tuple[Stored, ...]:
 
 
 class Trees:
-    """Reads layers and images as trees. Each layer is downloaded once; what was read of it is kept in the home."""
+    """Reads layers and images as trees. Each layer is downloaded once; its tree is kept in the home."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._settings, self.registry = settings, registry

@@ -1,4 +1,4 @@
-"""The process in which templates are parsed and rendered: whoever writes one could break out of a sandbox of Python's.
+"""The process in which templates are parsed and rendered: their author could break out of a sandbox of Python's.
 
 It is run as a program, with nothing of Refit in it: requests come on its input, answers go to its output, each as four
 bytes that say how long it is, and JSON. Before it reads the first one it gives up its rights: it can open no file and

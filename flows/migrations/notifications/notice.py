@@ -216,7 +216,7 @@ def wish_of(answer: str, image: str, now: datetime, pin: date | None = None) -> 
     """The fields of a wish that an answer sets; none for what isn't an answer. Pure.
 
     Args:
-        answer: what a page says: whoever owns the home may have written anything.
+        answer: what a page says: the owner of the home may have written anything.
         image: digest of the image that is to come.
         now: when it was heard.
         pin: until which day the session may be pinned now; none: not at all.

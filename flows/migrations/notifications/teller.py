@@ -202,7 +202,7 @@ class Teller:
             outcome.problems.append(f"it isn't sure that anybody has seen it at {_names(unseen)}")
 
     def _show_on_pages(self, session: Session, look: Look, notice: Notice, outcome: _Outcome) -> None:
-        """It stays there until somebody looks; who asks again finds out whether anybody has."""
+        """It stays there until somebody looks; another call finds out whether anybody has."""
         name = notice.image if notice.left is None else f"{notice.image} {notice.left:g} h"
         try:
             if (pages := self._sessions.pages(session)) is None:

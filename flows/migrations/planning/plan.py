@@ -55,7 +55,7 @@ def plan_named(
     *,
     deleted: Collection[str] = (),
 ) -> Decision:
-    """Decide for the one session that a person named, and so agreed for; what can't be done at once is an error here.
+    """Decide for the one session that a person named, and so agreed for; one that can't go at once is an error here.
 
     Args:
         name: its name.

@@ -17,7 +17,7 @@ class RolloutState:
         image: its digest.
         profile: stem of the profile's tag.
         release: e.g. `2026a`.
-        begun: when; what happened to this image before doesn't count.
+        begun: when; moves to this image before that don't count.
         canary: the session that goes first; empty: there are enough in the first wave.
         way: whether it goes on.
         approved: the last wave that a person has approved, and when; none: none.

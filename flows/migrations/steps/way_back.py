@@ -50,7 +50,7 @@ class WayBack:
         return Outcome("nobody has used the new container", Code.unused) if alone else NOTHING
 
     def restore(self, move: Move) -> Outcome:
-        """Undo what the new image did to the home; what a person may have done there is never undone."""
+        """Undo what the new image did to the home; changes that may be a person's are never undone."""
         if not self._context.keeps_snapshots:
             return Outcome(NO_SNAPSHOT)
         try:

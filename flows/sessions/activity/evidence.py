@@ -14,7 +14,7 @@ from flows.core.formatting import on_a_line
 _LONGEST = 80
 
 
-# Evidence is kept and sent around; what people write on command lines may not be meant for that.
+# Evidence is kept and sent around; command lines of people may not be meant for that.
 _SECRET = re.compile(r"((?:pass\w*|token|secret|\w*key)[= ]|://[^/\s:]*:)[^\s@]+", re.IGNORECASE)
 
 
@@ -122,7 +122,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One thing that was seen, and what it says; what runs in a session may be called anything.
+    """One thing that was seen, and what it says; a program in a session may be called anything.
 
     Attributes:
         says: what follows from it.

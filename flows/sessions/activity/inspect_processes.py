@@ -1,6 +1,6 @@
 """Looks at a session from inside: runs in its container, with nothing but the image's own Python.
 
-It says that it is ready, reads a line of JSON, looks, and prints a line of JSON; what that means is judged elsewhere
+It says that it is ready, reads a line of JSON, looks, and prints a line of JSON; its meaning is judged elsewhere
 (`activity`). It changes nothing, and whoever asks whether anybody works here doesn't count as somebody who does.
 """
 

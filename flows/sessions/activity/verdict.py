@@ -30,7 +30,7 @@ from flows.sessions.activity.program_kinds import (
 IDLE_CPU, IDLE_BYTES, IDLE_NETWORK, IDLE_GPU = 0.25, 1_000_000, 100_000, 0.03
 # Limit for a tunnel of ssh that nobody uses: keep-alives (bytes a second).
 IDLE_TUNNEL = 1000
-# Where cores are short even an idle program waits for one; whatever works gets at least this share of it.
+# Where cores are short even an idle program waits for one; a program that works gets at least this share of it.
 LEAST_CPU = 0.05
 # However little of a core it gets, a thread that computes runs or waits for one all the time; others sleep in between.
 RESTLESS = 0.9
@@ -289,7 +289,7 @@ class _Processes:
         return parent is not None and parent is not main and is_shell(parent) and self._is_crew(parent)
 
     def _is_kernel(self, process: Process) -> bool:
-        """Whether Jupyter has started it; what a kernel has started works for a cell, also if init has adopted it."""
+        """Whether Jupyter has started it; a kernel's programs work for a cell, also if init has adopted them."""
         is_kernel = any(kernel.id in word for kernel in self._look.kernels for word in process.argv)
         parent = self._all.get(process.parent)
         return is_kernel and parent is not None and parent.pid != 1 and self._is_crew(parent)

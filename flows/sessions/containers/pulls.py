@@ -16,7 +16,7 @@ _GONE = 125  # of the images that were listed, one was removed meanwhile
 
 
 def to_pull(settings: Settings, images: Iterable[str]) -> dict[str, int]:
-    """Digest → bytes (compressed) of its layers that this machine lacks; what two images share counts for each.
+    """Digest → bytes (compressed) of its layers that this machine lacks; layers that two images share count for each.
 
     Images of which the registry says nothing just now are left out.
 

@@ -184,7 +184,7 @@ def _no_memory(settings: Settings) -> str:
 
 
 def _left(settings: Settings) -> list[str]:
-    """The names under which something of a trial is there; what is under way is among them."""
+    """The names under which something of a trial is there, those under way among them."""
     running = [notes.name.removeprefix(_NOTES) for notes in settings.folder("running").glob(f"{_NOTES}*")]
     return sorted({*names(settings), *running})
 

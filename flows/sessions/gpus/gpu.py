@@ -131,7 +131,7 @@ def free_from(taken: Iterable[Taken]) -> datetime | None:
 
 
 def _free(gpus: Iterable[Gpu], taken: Iterable[Taken], share: int) -> dict[str, int]:
-    """GPU → how many sessions more may have it, if any; what a person holds, none may."""
+    """GPU → how many sessions more may have it, if any; none may have one that a person holds."""
     rest = list(taken)
     held = {one.gpu for one in rest if not one.session}
     count = Counter(one.gpu for one in rest)

@@ -77,7 +77,7 @@ class GpuPool:
     def take(
         self, session: str, number: int, had: Collection[str] = (), *, by: str, wait: float = 0.0
     ) -> tuple[str, ...]:
-        """Let a session have GPUs until it gives them back; what it has besides, it keeps until `keep`.
+        """Let a session have GPUs until it gives them back; it keeps its others until `keep`.
 
         Args:
             session: its name.

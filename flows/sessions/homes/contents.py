@@ -150,7 +150,7 @@ def _copy(source: int, target: int, size: int) -> None:
 
 
 def _folder(top: bytes, path: bytes) -> int:
-    """A folder below another one, made if need be; what is in its place goes."""
+    """A folder below another one, made if need be; anything in its place goes."""
     opened = os.open(top, os.O_RDONLY | os.O_DIRECTORY | _AS_IS)
     for name in filter(None, path.split(b"/")):
         above = opened

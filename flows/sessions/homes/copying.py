@@ -124,7 +124,7 @@ def refuse_mounts(home: Path) -> None:
         raise RefitError(
             f"Other file systems are mounted inside {home}: {', '.join(map(str, inside))}.",
             why="Snapshots of the home don't have their content, so it couldn't be brought back.",
-            hint="unmount them; what a session needs besides its home is mounted elsewhere.",
+            hint="unmount them; volumes that a session needs besides its home are mounted elsewhere.",
         )
 
 
@@ -137,7 +137,7 @@ def duplicate(home: Path, target: Path, limit: float) -> None:
     """Make `target` a copy of a home that may be in use.
 
     Raises:
-        RefitError: it takes longer than `limit` seconds, or fills the disk; what there is of it is left.
+        RefitError: it takes longer than `limit` seconds, or fills the disk; the part that is there is left.
     """
     if not target.exists():
         _make(target)

@@ -96,7 +96,7 @@ def look(source: Path, paths: Sequence[str]) -> None:
 
 
 def bring(source: Path, target: Path, paths: Sequence[str], limit: float, *, suffix: str = "") -> None:
-    """Let these paths below `target` be what they are below `source`; what was made inside folders since stays.
+    """Let these paths below `target` be what they are below `source`; files that were made inside folders since stay.
 
     Args:
         source: the folder of the snapshot, which nobody changes.

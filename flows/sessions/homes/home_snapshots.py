@@ -66,7 +66,7 @@ class HomeSnapshots:
         """
         size = self._refuse_what_cant_be_copied(session)
         pooled = any(part.folder in self.pool for part in parts(session))
-        # In the pool a snapshot takes nothing; what the home changes later does.
+        # In the pool a snapshot takes nothing; later changes of the home do.
         for needed, where in (
             *([(0, self.pool.folder)] if pooled else []),
             *([(size, self._snapshots)] if size else []),
@@ -170,7 +170,7 @@ class HomeSnapshots:
                 self.pool.delete(copy)
 
     def copy(self, session: Session, id: str) -> Path:
-        """Copy home and volumes of a running session; what changes meanwhile, `delta` brings in.
+        """Copy home and volumes of a running session; `delta` brings in later changes.
 
         Returns the copy of the home; those of the volumes are beside it.
 

@@ -37,7 +37,7 @@ def create(path: Path) -> None:
 
 
 def snapshot(source: Path, target: Path, *, writable: bool) -> None:
-    """Make a subvolume that is what `source` is now; what is nested in that is an empty folder there."""
+    """Make a subvolume that is what `source` is now; a subvolume nested in that is an empty folder there."""
     flags = 0 if writable else _READ_ONLY
     with opened(source) as original, opened(target.parent) as folder:
         call(folder, _SNAPSHOT, struct.pack(_WITH_OPTIONS, original, 0, flags, os.fsencode(target.name)))
@@ -166,7 +166,7 @@ def take(*paths: Path, writable: bool = False) -> None:
 def restore(*paths: Path) -> None:
     """Let every second path be what the snapshot before it is: all of them, or none.
 
-    At every instant each is the one or the other as a whole; who is killed here does the rest by doing it again.
+    At every instant each is the one or the other as a whole; after a kill the same call does the rest.
     """
     following = [(home.with_name(f".{home.name}.next"), home) for _, home in _pairs(paths)]
     sources = [(snapshot, draft) for (snapshot, _), (draft, _) in zip(_pairs(paths), following, strict=True)]

@@ -68,7 +68,7 @@ class DiskUse:
 
 
 def parts(session: Session) -> tuple[Part, ...]:
-    """All that is to be as before when a session goes back; what it can't write needs no copy."""
+    """All that is to be as before when a session goes back; volumes that it can't write need no copy."""
     own = (Part(volume.name, volume.folder) for volume in session.volumes if is_own(volume))
     return (Part("", session.home), *own)
 

@@ -1,4 +1,4 @@
-"""HTTP that a session answers: whoever sits in it may answer what they like, as much and as slowly."""
+"""HTTP that a session answers: its user may let it answer anything, of any length and as slowly as they like."""
 
 from __future__ import annotations
 

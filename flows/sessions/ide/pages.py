@@ -82,7 +82,7 @@ class Windows(Pages):
         self._do(_WRITE, stdin=json.dumps({"id": id, "title": title, "text": text, "answers": list(answers)}))
 
     def notices(self) -> Mapping[str, OnPage]:
-        """As `Pages.notices`; what can't be understood is none, for people may write there what they like."""
+        """As `Pages.notices`; an entry that can't be understood is none, for people may write there what they like."""
         try:
             notices = _ON_PAGE.validate_json(self._do(_READ, _HEARD))
         except ValidationError:

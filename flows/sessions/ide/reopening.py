@@ -87,7 +87,7 @@ def look(engine: Engine, session: Session, running: Sequence[Evidence]) -> Opene
 def reopen(jupyter: Jupyter, ended: Opened) -> Opened:
     """Give documents a fresh kernel and terminals a fresh shell, by the same names; those that could be.
 
-    Pages that are still open find both again; what is open already stays as it is.
+    Pages that are still open find both again; documents that are open already stay as they are.
     """
     documents, terminals = [], []
     for document in ended.documents:

@@ -15,7 +15,7 @@ LEFT = ".local/state/refit/notice"
 """The file in a home that holds the last notice: snippets/base/files/profile.sh shows it."""
 _LEAVE = f"mkdir -p {LEFT.rpartition('/')[0]} && cat >{LEFT}"
 _LIMIT = 30.0
-# A terminal whose program was stopped takes nothing; whoever writes there would wait for ever.
+# A terminal whose program was stopped takes nothing; a writer would wait for ever.
 _WRITE = """
 text=$(cat)
 for terminal in "$@"; do

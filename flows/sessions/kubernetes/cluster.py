@@ -70,7 +70,7 @@ class Cluster:
             self.__dict__.pop("_http").close()
 
     def list(self, resource: str, **labels: str) -> list[dict[str, Any]]:
-        """The objects of a kind that bear these labels; an empty value: whatever it is.
+        """The objects of a kind that bear these labels; an empty value stands for any.
 
         Raises:
             ClusterError: the API server doesn't answer, or refuses.

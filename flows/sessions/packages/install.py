@@ -63,7 +63,7 @@ class SystemPackages:
 
 
 def install(settings: Settings, container: str, names: Sequence[str]) -> Outcome:
-    """Install system packages in a container; what is there already, stays.
+    """Install system packages in a container; those that are there already stay.
 
     Args:
         settings: those in force.

@@ -1,6 +1,6 @@
 """Refit's record of snapshots: written before anything is copied, and completed once everything is.
 
-A record without its end is that of a process that was killed: whoever acts on the session next removes what it left.
+A record without its end is that of a process that was killed: the next that acts on the session removes what it left.
 """
 
 from __future__ import annotations

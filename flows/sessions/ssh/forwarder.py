@@ -61,7 +61,7 @@ frontend ssh
 
 
 class Forwarder:
-    """Tells the forwarder of this machine what it has to do; what it is told while it doesn't run, it reads later."""
+    """Tells the forwarder of this machine what it has to do; orders that come before it runs are read later."""
 
     def __init__(self, settings: Settings) -> None:
         self.folder = settings.folder("services", "forwarder")
@@ -93,7 +93,7 @@ class Forwarder:
         return parse(_read(self.folder / _ADDRESSES))
 
     def listen(self, ports: Iterable[int]) -> None:
-        """Listen on these ports and no others; who is connected stays so.
+        """Listen on these ports and no others; connections that are open stay so.
 
         Raises:
             RefitError: it runs, and doesn't get one of them.

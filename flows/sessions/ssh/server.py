@@ -68,7 +68,7 @@ class Ssh:
         return self._authorized(name)[1]
 
     def authorize(self, session: Session, keys: Sequence[PublicKey]) -> None:
-        """Give a session these keys of its own and no others, at once; who is in stays in.
+        """Give a session these keys of its own and no others, at once; people who are in stay in.
 
         Raises:
             RefitError: no port is left, or the forwarder doesn't get it.
@@ -149,7 +149,7 @@ class Ssh:
             self.forwarder.listen(ports.values())
 
     def check(self, session: Session) -> str:
-        """Log in as a person would, past the forwarder; what was seen, empty for a session without keys.
+        """Log in as a person would, past the forwarder; returns what was seen, empty for a session without keys.
 
         Raises:
             RefitError: that isn't possible, or another host key answers.

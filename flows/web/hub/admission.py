@@ -200,7 +200,7 @@ class Admission:
         return RedirectResponse(f"{GUEST}?{urlencode({'to': sealed})}", 302, headers=_NO_STORE)
 
     def _access(self, caller: Caller, session: str) -> Access:
-        """As what somebody comes in; what was refused is looked at anew, for it may just have been allowed."""
+        """As what somebody comes in; a refusal is looked at anew, for the right may just have been given."""
         for fresh in (False, True):
             entitlements = self._watch.now(fresh=fresh)
             access = entitlements.may_use(caller.person, session)

@@ -1,4 +1,4 @@
-"""JupyterHub's configuration. It reads this file by its path; what `jupyterhub_config.d` says comes after it."""
+"""JupyterHub's configuration. It reads this file by its path; the files in `jupyterhub_config.d` come after it."""
 
 from typing import Any
 

@@ -135,7 +135,7 @@ def _image(registry: Registry, digest: str | Refusal | None, dates: Mapping[str,
 
 
 def form(offered: Iterable[Offer], limits: str = "") -> str:
-    """The form as HTML; what can be had comes first. Pure but for the date.
+    """The form as HTML; available profiles come first. Pure but for the date.
 
     Args:
         offered: the profiles.

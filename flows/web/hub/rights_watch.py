@@ -112,7 +112,7 @@ class RightsWatch:
             logger.warning("%s", error)
 
     def follow(self) -> None:
-        """Return as soon as something has changed at the Hub, or nothing has for a while; what has is in force then.
+        """Return as soon as something has changed at the Hub, or nothing has for a while; changes are in force then.
 
         Raises:
             HubError: the Hub doesn't answer.

@@ -68,7 +68,7 @@ class RefitSpawner(Spawner):
             leaving.note(self.authenticator, settings())
 
     async def _in_thread(self, work: Callable[..., Result], *given: Any) -> Result:
-        """Do what may take long beside the Hub's loop; who waits on the page is told what is reported meanwhile."""
+        """Do what may take long beside the Hub's loop; the waiting page shows reports meanwhile."""
         token = _lines.set(self._told)
         try:
             return await asyncio.to_thread(work, *given)

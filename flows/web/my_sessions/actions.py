@@ -72,7 +72,7 @@ class Actions:
             return dict(self._doing)
 
     def close(self) -> None:
-        """Begin nothing more; what has begun comes to its end."""
+        """Begin nothing more; actions that have begun come to their end."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _carry_out(self, session: str, begun: Doing, work: Callable[[], str]) -> None:

@@ -2,7 +2,7 @@
 
 A Hub that is slow, or starts just now, is asked again for some seconds before anybody is told that it is away.
 Each token is asked about again after some seconds, so that one that was revoked, or whose person was removed, ends
-soon. While the Hub is away nobody can revoke anything there: whoever was in stays in for some minutes.
+soon. While the Hub is away nobody can revoke anything there: people who were in stay in for some minutes.
 """
 
 from __future__ import annotations

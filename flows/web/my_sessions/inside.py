@@ -135,7 +135,7 @@ def _user(transport: asyncio.BaseTransport) -> int:
 
 
 def _listener(folder: Path) -> socket.socket:
-    """A socket that every user may write to; who they are is asked of the kernel."""
+    """A socket that every user may write to; the kernel says which user calls."""
     opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     listener = socket.socket(socket.AF_UNIX)
     # Paths of sockets have 107 bytes at most, those of folders more.

@@ -103,7 +103,9 @@ class Steering(Parameters):
     image: str = Field(
         min_length=12, max_length=71, pattern=r"^(sha256:)?[0-9a-f]+$", description="Digest of its image."
     )
-    step: Step = Field(description="approve lets the next wave begin; what has begun comes to its end in any case.")
+    step: Step = Field(
+        description="approve lets the next wave begin; moves that have begun come to their end in any case."
+    )
 
 
 def overview(fleet: Fleet, owners: dict[str, str], at: datetime) -> Overview:

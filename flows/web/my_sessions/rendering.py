@@ -43,7 +43,7 @@ def page(template: str, status: int = 200, **told: Any) -> HTMLResponse:
 
 
 def headers() -> dict[str, str]:
-    """The headers of each page: nobody keeps it, frames it, or adds to it; what opened it can't reach into it."""
+    """The headers of each page: nobody keeps it, frames it, or adds to it; its opener can't reach into it."""
     style = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{style}'; form-action 'self'; base-uri 'none'"
     return {

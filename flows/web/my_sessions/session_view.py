@@ -130,7 +130,7 @@ class MySession:
         memory: bytes that it may take; 0: as the machine lets.
         cpus: cores that it may take; 0: as the machine lets.
         gpus: how many GPUs it has while it runs.
-        disk: the disk that its home and its own volumes take; what nobody counts is left out.
+        disk: the disk that its home and its own volumes take, as far as it is counted.
         doing: what was asked for last, until it is forgotten.
     """
 

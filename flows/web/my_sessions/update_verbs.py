@@ -127,7 +127,7 @@ VERBS = (
         "POST",
         f"{ONE}/move",
         Scope.updates,
-        "Move a session onto its newest image now, whatever works in it; what fails is undone.",
+        "Move a session onto its newest image now, whatever works in it; a failed move is undone.",
         _move,
         later=True,
         button="Move now",

@@ -25,7 +25,7 @@ from tests.support.simulated.world import Point
 from tests.support.waiting import wait_until
 
 SESSIONS, TAKEN_OVER, FENCED = 12, 120.0, 7
-# Seconds for which leases of sessions last: whoever stands still for longer is taken for dead.
+# Seconds for which leases of sessions last: a process that stands still for longer is taken for dead.
 LEASE = 4.0
 
 

@@ -34,7 +34,7 @@ PERSON = timedelta(hours=1)  # until somebody does something
 
 
 class Killed(BaseException):
-    """The process is gone: whatever it was at, nothing more of it happens."""
+    """The process is gone: nothing more of its work happens."""
 
 
 class Violation(AssertionError):
@@ -186,7 +186,7 @@ class World:
         return Counter(self.passed)
 
     def never(self, what: str) -> Violation:
-        """Remember what never may happen: whoever carries moves out takes it for a failure like any other."""
+        """Remember what never may happen: the code that carries moves out takes it for a failure like any other."""
         self.violations.append(what)
         return Violation(what)
 
@@ -293,7 +293,7 @@ class World:
         self.homes[home][path] = self.owed[home][path] = text
 
     def found_idle(self, session: str, idle: bool) -> None:
-        """Somebody has looked; what counts is a look behind a door that is shut."""
+        """Somebody has looked; only a look behind a door that is shut counts."""
         with self.lock:
             shut = any(box.shut for box in self.of(session) if box.running is Running.running)
             if idle and shut:
@@ -343,7 +343,7 @@ class World:
 
 
 def differing(before: Content, after: Content, except_paths: tuple[str, ...] = ()) -> dict[str, str]:
-    """Path → whether it is new, changed or gone; what matches a pattern of rsync's may differ. Pure."""
+    """Path → whether it is new, changed or gone; a file that matches a pattern of rsync's may differ. Pure."""
     found = {}
     for path in sorted(before.keys() | after.keys()):
         excepted = any(fnmatchcase(f"/{path}", f"/{pattern.strip('/')}*") for pattern in except_paths)

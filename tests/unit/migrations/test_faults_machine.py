@@ -51,7 +51,7 @@ def test_f14_a_last_look_that_could_not_be_made_ready_is_made_all_the_same(sessi
 def test_f14_a_last_look_that_takes_long_keeps_nobody_out(
     sessions: Fleet, ada: Session, monkeypatch: pytest.MonkeyPatch, busy: bool, late: int, shut: list[bool]
 ) -> None:
-    """The door opens before the look has ended; who was not seen then is looked at again."""
+    """The door opens before the look has ended; a session that was not seen then is looked at again."""
     monkeypatch.setattr(probes, "CLOSED_SECONDS", (0.05, 60 if late == 1 else 0.05))
     look, box, doors = SimulatedEngine._look, sessions.world.boxes[ada.container], list[bool]()
 

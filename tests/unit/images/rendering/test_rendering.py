@@ -1,4 +1,4 @@
-"""Templates are data: whatever one says, it makes a text or a mistake with its place, in bounded time and memory."""
+"""Templates are data: each makes a text or a mistake with its place, in bounded time and memory."""
 
 from __future__ import annotations
 

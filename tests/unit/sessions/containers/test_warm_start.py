@@ -38,7 +38,7 @@ def container(session: Session, running: Running) -> Container:
 
 @dataclass
 class Machine:
-    """Containers of one session, of two kinds; whoever writes into the home is looked at after every act."""
+    """Containers of one session, of two kinds; the writers into the home are looked at after every act."""
 
     kinds: list[bool]  # of each generation: whether its home comes later
     running: set[int] = field(default_factory=set)

@@ -101,7 +101,7 @@ class Killed(BaseException):
 def test_home_and_volumes_go_back_together_whatever_happens(
     snapshots: list[int], fails: int | None, killed: int | None
 ) -> None:
-    """A failure leaves all as they were; who is killed comes to the same end by doing it again."""
+    """A failure leaves all as they were; after a kill the same call comes to the same end."""
     damaged = [f"damaged {number}" for number in range(len(snapshots))]
     disk = {Path(f"/home-{number}"): was for number, was in enumerate(damaged)}
     count = 0

@@ -1,4 +1,4 @@
-"""Answers of sessions are bounded: whoever sits in one may let it answer what they like."""
+"""Answers of sessions are bounded: its user may let one answer anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notices in a file of a home, as VS Code finds them; what runs in the session runs here in its home."""
+"""Notices in a file of a home, as VS Code finds them; the session's programs run here in its home."""
 
 from __future__ import annotations
 
