@@ -38,6 +38,7 @@ with lazily(globals()):
     from flows.services import doctor, tickets
     from flows.services.reset import reset as remove_state
     from flows.services.reset import reset_parts
+    from flows.sessions.engine_choice import choose
     from flows.sessions.lifecycle import Sessions
 
 if TYPE_CHECKING:
@@ -52,9 +53,12 @@ def up(
     systemd: Annotated[
         bool, typer.Option("--systemd", help="Write systemd units instead of starting (experimental).")
     ] = False,
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="Where sessions run from now on: podman or kubernetes.")
+    ] = "",
 ) -> None:
     """Start registry, Prefect, gateway and what else is wanted, then the sessions that ran; those that run stay."""
-    settings = load()
+    settings = choose(engine, load()) if engine else load()
     if systemd:
         for file in services.write_units(settings):
             out.print(f"wrote {file}")

@@ -71,6 +71,12 @@ class ClusterSettings(Document):
         0.0, ge=0, description="GB of memory of a session whose profile has no `resources.memory`; 0: no limit."
     )
     cpus: float = Field(0.0, ge=0, description="Cores of a session whose profile has no `resources.cpus`; 0: no limit.")
+    drain_minutes: float = Field(
+        30.0,
+        ge=0,
+        description="Minutes for which people are waited for on a node that was closed (`kubectl cordon`, `drain`); "
+        "then their sessions move off it all the same. 0: sessions stay, and nothing holds evictions back.",
+    )
     start_minutes: float = Field(
         10.0, gt=0, description="Minutes in which a Pod gets its node, its volumes and its image."
     )

@@ -120,7 +120,7 @@ class MoveExecutor:
                 after = self.sessions.with_gpus(replace(after, late_home=self.sessions.binds_late(after)))
             except NoGpu as error:
                 return replace(stays, reason=f"{Reason.gpu.text}; {error.why}")
-            after = self._had(after, before) or after
+            after = self._had(after, before, back_to) or after
             begin = partial(self.journal.begin, consent=decision.consent, wave=decision.wave, by=by or caller())
             move = begin(held, before, after, packages, back_to=back_to)
             return self.drive(held, move, (True, should_run))
@@ -144,8 +144,13 @@ class MoveExecutor:
                 self._leaves.set()  # before anything that runs is ended
                 raise
 
-    def _had(self, after: Session, before: Session) -> Session | None:
-        """The session in a container that it has had and that is as it was made, if that fits."""
+    def _had(self, after: Session, before: Session, back_to: str) -> Session | None:
+        """The session in a container that it has had and that is as it was made, if that fits.
+
+        One that goes to another machine has had none there.
+        """
+        if after.image == before.image and not back_to:
+            return None
         had = previous_containers.had(after, self.steps.context.containers(before.name), before.generation)
         return None if had is None or self.sessions.engine.by_hand(had) else had
 
@@ -157,7 +162,8 @@ class MoveExecutor:
         if changes := self.sessions.engine.by_hand(session):
             return f"its container was changed by hand: {some(changes)}"
         way = Rollouts(self.journal.database).way(decision.new)
-        if way is not RolloutStatus.running and not decision.agreed:
+        relocates = decision.new == decision.old
+        if way is not RolloutStatus.running and not (decision.agreed or relocates):
             return f"the rollout is {way}"
         return "its last move is unfinished" if last and last.state not in FINAL - {State.held} else ""
 

@@ -17,7 +17,7 @@ becomes what it was in an earlier snapshot.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -296,6 +296,14 @@ class Move:
     ended: datetime | None = None
     code: Code | None = None
     back_to: str = ""
+
+    @property
+    def relocates(self) -> bool:
+        """Whether the session keeps its image and its home, and goes to another machine."""
+        after = self.after
+        return not self.back_to and after == replace(
+            self.before, generation=after.generation, late_home=after.late_home
+        )
 
 
 @dataclass(frozen=True, slots=True)

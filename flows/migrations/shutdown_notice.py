@@ -24,9 +24,13 @@ GOES_BACK_NOW = (
 )
 
 
+LEAVES_NOW = "This session moves to another machine now. Its home stays as it is; programs that run in it end."
+
+
 def warn(sessions: Sessions, move: Move) -> None:
     """Tell whoever is in a session that it moves now; it does so whether they can be told or not."""
-    session, notice = move.before, GOES_BACK_NOW if move.back_to else MOVES_NOW
+    session = move.before
+    notice = GOES_BACK_NOW if move.back_to else LEAVES_NOW if move.relocates else MOVES_NOW
     with suppress(RefitError):
         terminals.write_to_all(sessions.engine, session, f"{notice} It can be reached again within a minute.")
     with suppress(RefitError):
@@ -38,6 +42,8 @@ def title_after(move: Move) -> str:
     """The title of the notice of a move that has come to its end. Pure."""
     if move.back_to:
         return f"The home of the session {move.after.name} is as it was in a snapshot"
+    if move.relocates:
+        return f"The session {move.after.name} is on another machine now"
     return f"The session {move.after.name} is on another image now"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 from flows.authoring.own.catalog import Wish, composed
@@ -132,14 +133,32 @@ def start_all(settings: Settings) -> Mapping[str, str]:
         what keeps a session from it, by its name.
     """
     carrier = MoveExecutor.open(settings)
-    moves = {move.before.name: move for move in carrier.journal.unfinished()}
+    moves = {move.before.name for move in carrier.journal.unfinished()}
     down = {one.session.name for one in carrier.sessions.all() if one.should_run and one.running is not Running.running}
-    names = sorted({*moves, *down})
-    if not names:
-        return {}
-    limit, brought = carrier.sessions.engine.at_once, partial(_brought, settings, carrier, moves)
-    problems = each(brought, names, limit, within=carrier.leaving())
+    problems = bring(settings, carrier, sorted(moves | down), within=carrier.leaving())
     return {name: problem for name, problem in problems.items() if problem}
+
+
+def bring(
+    settings: Settings,
+    carrier: MoveExecutor,
+    names: Sequence[str],
+    within: AbstractContextManager[object] | None = None,
+) -> Mapping[str, str]:
+    """End the moves of these sessions that were cut short, and start those that ought to run and don't, side by side.
+
+    Args:
+        settings: those in force.
+        carrier: of moves.
+        names: of the sessions.
+        within: entered while they are started.
+
+    Returns:
+        why a session isn't where it ought to be, by its name; empty: it is.
+    """
+    moves = {move.before.name: move for move in carrier.journal.unfinished()} if names else {}
+    brought = partial(_brought, settings, carrier, moves)
+    return each(brought, names, carrier.sessions.engine.at_once, within=within)
 
 
 def _brought(settings: Settings, carrier: MoveExecutor, moves: Mapping[str, Move], name: str) -> str:

@@ -35,6 +35,7 @@ def cluster(settings: Settings) -> Iterable[Finding]:
         version = asked.of_all("version", "") or {}
         yield Finding("cluster", True, f"Kubernetes {version.get('gitVersion', '')}")
         yield judge_rights(rights.lacking(asked), options.namespace)
+        yield judge_drains(asked.may(rights.NODES), asked.may(rights.BUDGET))
         yield from _objects(asked, options)
     except RefitError as error:
         yield Finding("cluster", False, f"{error.what} {error.why}".strip(), error.hint)
@@ -91,6 +92,18 @@ def judge_rights(lacking: Sequence[Right], namespace: str) -> Finding:
     role = refusals.role(rights.NEEDED + rights.USEFUL, namespace)
     hint = f"let an administrator apply this role, and bind it to the user that Refit is there:\n{role}"
     return Finding("rights", False, f"missing in {namespace}: {', '.join(map(str, lacking))}", hint)
+
+
+def judge_drains(sees_nodes: bool, holds_back: bool) -> Finding:
+    """Whether sessions leave nodes before these go down; Refit can do without."""
+    if not sees_nodes:
+        command = "kubectl create clusterrole refit-nodes --verb=list --resource=nodes"
+        return Finding("drains", True, f"not seen, for Refit may not list nodes; `{command}` and a binding grant that")
+    if not holds_back:
+        return Finding(
+            "drains", True, "seen; they evict sessions at once, for Refit may not make budgets of disruption"
+        )
+    return Finding("drains", True, "seen; they wait until Refit has moved the sessions")
 
 
 def judge_storage(classes: Sequence[Mapping[str, Any]], name: str) -> Finding:

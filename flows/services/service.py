@@ -13,7 +13,10 @@ from flows.core import program_output
 from flows.core.atomic_files import kept_secret
 
 # Variables that a service takes over from the shell that starts it; everything else comes from Refit's settings.
-_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_INHERITED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"),
+)
 
 
 @dataclass(frozen=True)

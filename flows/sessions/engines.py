@@ -9,6 +9,7 @@ from typing import Any
 from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.sessions.engine import Engine, Homes, Tokens
+from flows.sessions.machines import Machines, ThisMachine
 from flows.sessions.trial import Trials
 
 with lazily(globals()):
@@ -17,10 +18,11 @@ with lazily(globals()):
     from flows.sessions.containers.podman import Podman
     from flows.sessions.containers.trials import PodmanTrials
     from flows.sessions.homes.home import LocalHomes
+    from flows.sessions.kubernetes import ownership
     from flows.sessions.kubernetes.cluster import Cluster  # 0.3 s
     from flows.sessions.kubernetes.engine import Kubernetes
     from flows.sessions.kubernetes.homes import ClusterHomes
-    from flows.sessions.kubernetes.manifests import ClusterOptions
+    from flows.sessions.kubernetes.nodes import ClusterNodes
     from flows.sessions.kubernetes.tokens import SecretTokens
     from flows.sessions.kubernetes.trials import ClusterTrials
     from flows.sessions.tokens import FileTokens
@@ -29,7 +31,7 @@ with lazily(globals()):
 def engine(settings: Settings) -> Engine:
     """Where sessions run; nothing is asked of it yet."""
     if settings.in_cluster:
-        return Kubernetes(ClusterOptions.of(settings), partial(_configuration, settings), Gateway(settings))
+        return Kubernetes(ownership.options(settings), partial(_configuration, settings), Gateway(settings))
     return Podman(settings)
 
 
@@ -41,12 +43,17 @@ def _configuration(settings: Settings, image: str) -> Mapping[str, Any]:
 
 def homes(settings: Settings) -> Homes:
     """The keeper of the homes of sessions."""
-    return ClusterHomes(Cluster(ClusterOptions.of(settings))) if settings.in_cluster else LocalHomes(settings)
+    return ClusterHomes(Cluster(ownership.options(settings))) if settings.in_cluster else LocalHomes(settings)
+
+
+def machines(settings: Settings) -> Machines:
+    """The machines on which sessions run."""
+    return ClusterNodes(Cluster(ownership.options(settings))) if settings.in_cluster else ThisMachine()
 
 
 def tokens(settings: Settings) -> Tokens:
     """The keeper of the tokens of sessions."""
-    return SecretTokens(Cluster(ClusterOptions.of(settings))) if settings.in_cluster else FileTokens()
+    return SecretTokens(Cluster(ownership.options(settings))) if settings.in_cluster else FileTokens()
 
 
 def trials(settings: Settings, homes: Homes) -> Trials:

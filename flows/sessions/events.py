@@ -19,6 +19,7 @@ class Kind(StrEnum):
     seen = "notice seen"
     withdrawn = "notice withdrawn"
     reminded = "owner reminded"
+    leaves = "machine goes down"
     rollout_begun = "rollout begun"
     superseded = "rollout superseded"
     paused = "rollout paused"

@@ -61,6 +61,7 @@ class Sessions(SessionAccess):
         self.homes, self.store = homes, store
         self.gpus = GpuPool(settings, store.database)
         self.packages = SystemPackages(settings, store.database)
+        self.machines = engines.machines(settings)
 
     @classmethod
     def open(cls, settings: Settings, database: Database | None = None) -> Sessions:
@@ -288,8 +289,13 @@ class Sessions(SessionAccess):
         return url and url + page.replace("{token}", self.token(session))
 
     def binds_late(self, session: Session) -> bool:
-        """Whether the container of a session gets its home by its slot: its image and this machine can do that."""
-        return session.access.late_home and not session.volumes and self.engine.binds_late()
+        """Whether the container of a session gets its home by its slot: its image and this machine can do that.
+
+        A home that goes to another machine can't be on both.
+        """
+        if not session.access.late_home or session.volumes or not self.engine.binds_late():
+            return False
+        return session.name not in self.machines.leaving()
 
     def tell_gateway(self) -> None:
         """Let the gateway lead to every session that runs, as it has to when it has begun anew, and to no other.

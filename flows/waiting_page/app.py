@@ -27,6 +27,7 @@ from flows.gateway import routes
 from flows.migrations import previous_containers, snapshot_schedule
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
+from flows.migrations.leave_machines import MachineLeaver
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.sessions.lifecycle import Sessions
 from flows.waiting_page import page
@@ -40,6 +41,7 @@ LONGEST_SECONDS = 60.0
 # How often it is looked for containers that sessions had before, and whose time is over.
 FORMER_SECONDS = 600.0
 SNAPSHOT_SECONDS = 60.0
+MACHINE_SECONDS = 5.0
 # How often it is looked whether a session that ought to run has come back by itself.
 AGAIN_SECONDS = 5.0
 # A story is told so long: everybody's browser asks, and not every answer needs the database.
@@ -62,6 +64,7 @@ class WaitingPage:
         self._doors, self._begun = IngressReopener(self._sessions, self._journal), now()
         self._told: dict[str, _Told] = {}
         self._looked: dict[str, float] = {}
+        self._leaver: MachineLeaver | None = None
 
     @classmethod
     def open(cls, settings: Settings) -> WaitingPage:
@@ -110,6 +113,12 @@ class WaitingPage:
     def mind_snapshots(self) -> None:
         """Take the snapshots of sessions that are due, and remove those that have outlived."""
         snapshot_schedule.mind(self._settings, self._sessions)
+
+    def mind_machines(self) -> None:
+        """Move sessions off machines that are to go down, and bring those back that have lost theirs."""
+        if self._settings.in_cluster:
+            self._leaver = self._leaver or MachineLeaver(self._settings)
+            self._leaver.mind()
 
     def _look_for(self, name: str) -> None:
         if time.monotonic() < self._looked.get(name, 0.0) + AGAIN_SECONDS:
@@ -173,6 +182,7 @@ def start_minding(waiting_page: WaitingPage) -> None:
         waiting_page.mind_moves: LOOK_SECONDS,
         waiting_page.mind_former: FORMER_SECONDS,
         waiting_page.mind_snapshots: SNAPSHOT_SECONDS,
+        waiting_page.mind_machines: MACHINE_SECONDS,
     }
     for task, seconds in tasks.items():
         minding = partial(forever, task, _tell_failure, pause=seconds, longest=LONGEST_SECONDS)

@@ -4,65 +4,25 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
 from flows.core.errors import RefitError
-from flows.core.settings import Settings
-from flows.core.settings import load as load_settings
 from flows.images.registry import Registry
 from flows.publishing.publish import access_of
 from flows.sessions.lifecycle import Sessions
 from tests.support import variants
-from tests.support.cluster import FOLDER, NAMESPACE, REGISTRY, Lab, kubectl
-from tests.support.waiting import free_port, wait_until
+from tests.support.cluster import FOLDER, NAMESPACE, Lab, kubectl
+from tests.support.cluster_moves import give_up_namespace
+from tests.support.desk import Desk
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long]
-REFIT = Path(sys.executable).with_name("refit")
 NAME = "ada"
-
-
-@dataclass(frozen=True)
-class Desk:
-    """A person at a shell, with a Refit of their own."""
-
-    home: Path
-    images: dict[str, str]
-
-    @property
-    def settings(self) -> Settings:
-        """Its settings."""
-        return load_settings()
-
-    def refit(self, *words: str, code: int = 0) -> str:
-        """Call `refit`; returns all that it writes."""
-        path = f"{FOLDER}/bin:{os.environ['PATH']}"
-        environment = {**os.environ, "REFIT_HOME": str(self.home), "PATH": path, "COLUMNS": "200"}
-        call = [REFIT, *words]
-        out = subprocess.PIPE
-        done = subprocess.run(
-            call, check=False, text=True, env=environment, timeout=240, stdout=out, stderr=subprocess.STDOUT
-        )
-        assert done.returncode == code, done.stdout
-        return done.stdout
-
-    def write(self, **kubernetes: object) -> None:
-        """Write `settings.yaml` for this cluster."""
-        told = {
-            "engine": "kubernetes",
-            "kubernetes": {"namespace": NAMESPACE, "home_gb": 1, **kubernetes},
-            "registry": REGISTRY,
-            "registry_tls": False,
-            **{port: free_port() for port in ("gateway_port", "gateway_api_port", "hub_port", "prefect_port")},
-        }
-        (self.home / "settings.yaml").write_text(yaml.safe_dump(told))
 
 
 @pytest.fixture
@@ -79,6 +39,7 @@ def desk(cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     desk.write()
     for status in (sessions := Sessions.open(desk.settings)).all():
         sessions.remove(status.session.name, purge=True)
+    give_up_namespace()
 
 
 @pytest.fixture

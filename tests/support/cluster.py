@@ -94,7 +94,7 @@ def running() -> Iterator[None]:
 def registry(folder: Path) -> Iterator[None]:
     """docker-registry at the address that nodes pull from, which keeps its images below `folder`."""
     config = folder / "registry.yml"
-    storage = {"filesystem": {"rootdirectory": str(folder / "images")}}
+    storage = {"filesystem": {"rootdirectory": str(folder / "images")}, "delete": {"enabled": True}}
     config.write_text(yaml.safe_dump({"version": 0.1, "storage": storage, "http": {"addr": REGISTRY}}))
     process = subprocess.Popen(["docker-registry", "serve", config], stderr=subprocess.DEVNULL)
     try:

@@ -18,6 +18,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import FINAL, State
 from flows.migrations.recovery import recover_all
+from flows.sessions.kubernetes import manifests
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from tests.support import cluster_images, variants
@@ -113,9 +114,9 @@ def settings_for_cluster(home: Path, **more: object) -> Settings:
 
 
 @contextmanager
-def cluster_scene(folder: Path, *, late: bool) -> Iterator[ClusterScene]:
+def cluster_scene(folder: Path, *, late: bool, **more: object) -> Iterator[ClusterScene]:
     """Such a session in the cluster that runs."""
-    settings = settings_for_cluster(folder / "refit")
+    settings = settings_for_cluster(folder / "refit", **more)
     kind = "late-" if late else ""
     ends = "exit 3"
     one, two, bad = (
@@ -133,3 +134,9 @@ def cluster_scene(folder: Path, *, late: bool) -> Iterator[ClusterScene]:
         yield ClusterScene(settings, sessions, journal, (one, two), bad)
     finally:
         sessions.remove(NAME, purge=True)
+        give_up_namespace()
+
+
+def give_up_namespace() -> None:
+    """Let the next Refit have the namespace of these tests."""
+    kubectl("delete", "configmap", manifests.OWNER, "--ignore-not-found")

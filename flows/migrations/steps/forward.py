@@ -102,6 +102,8 @@ class Forward:
             return Outcome("the settings want none")
         if move.back_to:
             return Outcome("not rehearsed: this home was on this image")
+        if move.relocates:
+            return Outcome("not rehearsed: it is on this image")
         if move.consent is Consent.starts:
             return Outcome("not rehearsed: its owner waits, and nobody is in it whom its failure would disturb")
         names = self._sessions.packages.store.names(move.before.name)
@@ -175,14 +177,20 @@ class Forward:
         if move.consent is Consent.starts:
             return Outcome(move.consent.text)
         self._ask_hook(move)
-        if move.consent is Consent.forced and (why := frozen(self._candidate(move), self._rollout())):
+        if (
+            move.consent is Consent.forced
+            and not move.relocates
+            and (why := frozen(self._candidate(move), self._rollout()))
+        ):
             raise Deferred(why)
         ends = shutdown_notice.open_in(self._settings, self._sessions, move.before).to_json()
         if move.consent:
             shutdown_notice.warn(self._sessions, move)
             return Outcome(move.consent.text, data=ends)
 
-        if why := self._watch.look_last(move.before, work_in if move.back_to else self._objection(move)):
+        if why := self._watch.look_last(
+            move.before, work_in if move.back_to or move.relocates else self._objection(move)
+        ):
             raise Deferred(why)
         return Outcome("nobody works in it", data=ends)
 

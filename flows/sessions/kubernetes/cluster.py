@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 import httpx2
@@ -15,28 +15,43 @@ from lightkube import KubeConfig
 from lightkube.config import client_adapter
 from lightkube.core.exceptions import ConfigError
 from websockets.exceptions import InvalidStatus, WebSocketException
-from websockets.sync.client import connect
 from websockets.sync.connection import Connection
-from websockets.typing import Subprotocol
 
 from flows.core import fence
+from flows.core.waiting import retry
+from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.manifests import KIND, ClusterOptions
-from flows.sessions.kubernetes.refusals import Answer, ClusterError, Conflict, Right, no_answer, refusal
+from flows.sessions.kubernetes.refusals import (
+    Answer,
+    ClusterAway,
+    ClusterError,
+    Conflict,
+    Right,
+    StillWaiting,
+    no_answer,
+    refusal,
+    taken,
+)
+from flows.sessions.kubernetes.streams import Program, ProgramEnded, begun_by_a_line, socket
 
 _SECONDS = 30.0
-# Newer servers also speak v5, which adds nothing but the end of an input: `slot write` is told its length.
-_PROTOCOL = Subprotocol("v4.channel.k8s.io")
-_INPUT, _OUTPUT, _ERRORS, _STATUS = range(4)
-_TAIL = 2000
-# An API server of 1.20 was seen to lose its answer to a handshake, once in dozens.
-_HANDSHAKE_SECONDS = 8.0
-# The protocol can't end an input, so that the length of it comes first, in a line. Nothing begins before that line.
-_RUN = 'read -r n || exit; if [ "$n" -gt 0 ]; then head -c "$n" | "$@"; else exec "$@" </dev/null; fi'
-_TALK = 'read -r n || exit; exec "$@"'
-# Bytes of one message; the API server's are a few dozen kilobytes at most.
-_MESSAGE = 1 << 20
+# A connection to a program in a Pod: in it, a kubelet is restarted, or an answer lost.
+_CONNECT_SECONDS = 20.0
 _MANAGER = "refit"
+BUDGETS = "poddisruptionbudgets"
+# An API server that is restarted is away for half a minute, where it is the only one.
+_OUTAGE_SECONDS, _OUTAGE_PAUSE_SECONDS = 60.0, 0.5
+_BUSY = (httpx2.codes.TOO_MANY_REQUESTS, httpx2.codes.SERVICE_UNAVAILABLE)
+_Done = TypeVar("_Done")
 _PATCHES = {"merge": "application/merge-patch+json", "strategic": "application/strategic-merge-patch+json"}
+
+
+class _Outage(Exception):
+    """The API server can't be reached just now, or has too much to do; then `answer` is what it said."""
+
+    def __init__(self, answer: httpx2.Response | None = None) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 class Cluster:
@@ -44,6 +59,7 @@ class Cluster:
 
     def __init__(self, options: ClusterOptions) -> None:
         self.options = options
+        self._has_answered = self._is_ours = False
 
     @cached_property
     def _http(self) -> httpx2.Client:
@@ -61,13 +77,30 @@ class Cluster:
             raise ClusterError(
                 "No cluster is known here.",
                 why=str(error),
-                hint="set KUBECONFIG, or `kubectl config use-context`; `kubernetes_context` names another context.",
+                hint="set KUBECONFIG, or `kubectl config use-context`; `kubernetes.context` names another context.",
             ) from None
 
     def close(self) -> None:
         """End all connections."""
         if "_http" in self.__dict__:
             self.__dict__.pop("_http").close()
+
+    def _check(self) -> None:
+        """Let nobody act who has lost the lease, or in whose namespace another Refit has its sessions.
+
+        Raises:
+            ClusterError: the namespace is another Refit's.
+        """
+        fence.check()
+        if self.options.owner and not self._is_ours:
+            mine = manifests.owner(self.options)
+            try:
+                there = self._ask("POST", self._path("configmaps"), json=mine)
+            except Conflict:
+                there = self.find("configmaps", manifests.OWNER) or mine
+            if there["data"] != mine["data"]:
+                raise taken(self.options.namespace, manifests.OWNER)
+            self._is_ours = True
 
     def list(self, resource: str, **labels: str) -> list[dict[str, Any]]:
         """The objects of a kind that bear these labels; an empty value stands for any.
@@ -98,7 +131,7 @@ class Cluster:
             Conflict: there is one of that name.
             ClusterError: the API server doesn't answer, or refuses.
         """
-        fence.check()
+        self._check()
         return self._ask("POST", self._path(resource), params={"fieldManager": _MANAGER}, json=manifest)
 
     def ensure(self, resource: str, manifest: Mapping[str, Any]) -> None:
@@ -119,7 +152,7 @@ class Cluster:
             Conflict: it was changed meanwhile.
             ClusterError: the API server doesn't answer, or refuses.
         """
-        fence.check()
+        self._check()
         headers = {"Content-Type": _PATCHES[kind]}
         content = json.dumps(change)
         params = {"fieldManager": _MANAGER}
@@ -131,7 +164,7 @@ class Cluster:
         Raises:
             ClusterError: the API server doesn't answer, or refuses.
         """
-        fence.check()
+        self._check()
         body = {"gracePeriodSeconds": int(grace)} if grace is not None else {}
         try:
             self._ask("DELETE", self._path(resource, name), json=body)
@@ -153,9 +186,10 @@ class Cluster:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise StillWaiting(f"{told} within {seconds:g} s.", hint=f"see `kubectl describe {resource} {name}`.")
-            for changed in self._changes(resource, name, seen, min(left, _SECONDS / 2)):
-                if until(changed):
-                    return
+            with suppress(ClusterAway):  # the next `find` waits until it is back
+                for changed in self._changes(resource, name, seen, min(left, _SECONDS / 2)):
+                    if until(changed):
+                        return
 
     def _changes(
         self, resource: str, name: str, seen: Mapping[str, Any] | None, seconds: float
@@ -183,7 +217,7 @@ class Cluster:
         if previous:
             params["previous"] = "true"
         with self._errors("get", "pods/log"):
-            answer = self._http.get(f"{self._path('pods', pod)}/log", params=params)
+            answer = self._send("GET", f"{self._path('pods', pod)}/log", params=params)
         if previous and answer.status_code == httpx2.codes.BAD_REQUEST:
             return ""
         return self._checked(answer, "get", "pods/log").text
@@ -201,10 +235,11 @@ class Cluster:
         Raises:
             ClusterError: the API server doesn't answer, or refuses.
         """
-        fence.check()
-        begin = ("/bin/sh", "-c", _TALK if stdin is None else _RUN, "sh")
+        self._check()
         try:
-            with self._connected(pod, container, [*begin, *argv]) as socket:
+            with self._through_outages(
+                lambda: self._connected(pod, container, begun_by_a_line(argv, stdin is None))
+            ) as socket:
                 program = Program(socket, argv)
                 program.write(f"{len(stdin or b'')}\n".encode() + (stdin or b""))
                 yield program
@@ -215,46 +250,81 @@ class Cluster:
         """A connection to a shell that waits for its first line: one that gets none has done nothing yet."""
         params = {"command": list(argv), "container": container, "stdout": "1", "stderr": "1", "stdin": "1"}
         request = self._http.build_request("GET", f"{self._path('pods', pod)}/exec", params=params)
-        for last in (False, False, True):
+
+        def attempt() -> Connection:
             try:
-                return self._socket(request)
+                return socket(request, self._parameters["auth"], self._parameters["verify"])
             except InvalidStatus as error:
                 told = Answer.read(error.response.status_code, bytes(error.response.body or b""))
-                raise self._refusal(told, Right("pods/exec", "get")) from None
-            except TimeoutError:
-                if last:
-                    raise
-        raise AssertionError("unreachable")
+                refused = self._refusal(told, Right("pods/exec", "get"))
+                if refused.status >= httpx2.codes.INTERNAL_SERVER_ERROR:  # its kubelet is away, for instance
+                    raise _Outage from refused
+                raise refused from None
 
-    def _socket(self, request: httpx2.Request) -> Connection:
-        """A websocket with the credentials and certificates of other requests.
-
-        httpx2's own lets a thread of its own read while another closes, which one connection of TLS doesn't bear.
-        """
-        if auth := self._parameters["auth"]:
-            request = next(auth.sync_auth_flow(request))
-        headers = {name: value for name, value in request.headers.items() if name == "authorization"}
-        return connect(
-            str(request.url.copy_with(scheme="wss")),
-            ssl=self._parameters["verify"],
-            additional_headers=headers,
-            subprotocols=[_PROTOCOL],
-            open_timeout=_HANDSHAKE_SECONDS,
-            close_timeout=1,
-            max_size=_MESSAGE,
-            proxy=None,
-        )
+        try:
+            return retry(attempt, (_Outage, TimeoutError), seconds=_CONNECT_SECONDS, pause=_OUTAGE_PAUSE_SECONDS)
+        except _Outage as outage:
+            raise outage.__cause__ or outage from None
 
     def _path(self, resource: str, name: str = "") -> str:
-        below = f"/api/v1/namespaces/{quote(self.options.namespace, safe='')}/{resource}"
+        group = self.budgets if resource == BUDGETS else "api/v1"
+        below = f"/{group}/namespaces/{quote(self.options.namespace, safe='')}/{resource}"
         return f"{below}/{quote(name, safe='')}" if name else below
 
+    @cached_property
+    def budgets(self) -> str:
+        """Group and version of budgets of disruption, which 1.25 has in v1 alone, and 1.20 in v1beta1 alone."""
+        return f"apis/{self._preferred('policy')}"
+
+    def _preferred(self, group: str) -> str:
+        """A group of the API with the version that the server prefers, e.g. `policy/v1`."""
+        told = self.of_all("apis", group) or {}
+        return str((told.get("preferredVersion") or {}).get("groupVersion") or f"{group}/v1")
+
     def _ask(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        resource, *name = path.split("/")[5:]
+        resource, *name = path.partition("/namespaces/")[2].split("/")[1:]
         verb = "list" if method == "GET" and not name else _VERBS[method]
         with self._errors(verb, resource):
-            answer = self._http.request(method, path, **more)
+            answer = self._send(method, path, **more)
         return dict(self._checked(answer, verb, resource).json())
+
+    def _send(self, method: str, path: str, **more: Any) -> httpx2.Response:
+        """One call, again and again while the server is away or has too much to do; a POST is sent once."""
+
+        def send() -> httpx2.Response:
+            try:
+                answer = self._http.request(method, path, **more)
+            except httpx2.ConnectError as error:
+                raise _Outage from error
+            except httpx2.TransportError as error:
+                if method == "POST":  # it may have been done
+                    raise
+                raise _Outage from error
+            if answer.status_code in _BUSY and self._has_answered:
+                raise _Outage(answer)
+            return answer
+
+        return self._through_outages(send)
+
+    def _through_outages(self, call: Callable[[], _Done]) -> _Done:
+        """The result of a call that raises `_Outage`, or is refused a connection, while the API server is away.
+
+        A server that has answered before is waited for: it is restarted or upgraded, and sessions may be half moved.
+        """
+
+        def pause(_: int) -> float:
+            fence.check()
+            return _OUTAGE_PAUSE_SECONDS
+
+        seconds = _OUTAGE_SECONDS if self._has_answered else 0.0
+        try:
+            done = retry(call, (_Outage, ConnectionRefusedError), seconds=seconds, pause=pause)
+        except _Outage as outage:
+            if outage.answer is None:
+                raise outage.__cause__ or outage from None
+            return cast("_Done", outage.answer)
+        self._has_answered = True
+        return done
 
     @contextmanager
     def _errors(self, verb: str, resource: str) -> Iterator[None]:
@@ -266,7 +336,8 @@ class Cluster:
     def _checked(self, answer: httpx2.Response, verb: str, resource: str) -> httpx2.Response:
         if answer.is_success:
             return answer
-        raise self._refusal(Answer.read(answer.status_code, answer.content), Right(resource, verb))
+        right = Right(resource, verb, "policy" if resource == BUDGETS else "")
+        raise self._refusal(Answer.read(answer.status_code, answer.content), right)
 
     def _refusal(self, answer: Answer, right: Right) -> ClusterError:
         """A refusal as an error; a missing right is told apart from what the cluster refuses to everybody."""
@@ -277,13 +348,15 @@ class Cluster:
         return refusal(answer, right, self.options.namespace, allowed)
 
     def may(self, right: Right) -> bool:
-        """Whether RBAC grants a right to Refit in its namespace.
+        """Whether RBAC grants a right to Refit, in its namespace or to what is in none.
 
         Raises:
             ClusterError: the API server doesn't answer, or refuses.
         """
         resource, _, part = right.resource.partition("/")
-        asked = {"namespace": self.options.namespace, "verb": right.verb, "resource": resource, "subresource": part}
+        namespace = "" if resource == "nodes" else self.options.namespace
+        asked = {"namespace": namespace, "verb": right.verb, "resource": resource, "subresource": part}
+        asked["group"] = right.group
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
@@ -316,81 +389,6 @@ class Cluster:
 
 
 _VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
-
-
-class Program:
-    """A program in a container of a Pod, spoken to through the API server."""
-
-    def __init__(self, socket: Connection, argv: Sequence[str]) -> None:
-        self._socket, self._argv = socket, argv
-        self._errors = b""
-
-    def write(self, data: bytes) -> None:
-        """Send something to its standard input."""
-        self._socket.send(bytes((_INPUT,)) + data)
-
-    def output(self, limit: float, most: int) -> Iterator[bytes]:
-        """Its standard output as it comes, until it has ended.
-
-        Args:
-            limit: seconds that it may take.
-            most: bytes that it may write, on standard output and standard error together.
-
-        Raises:
-            ClusterError: it has failed, takes longer, or writes more.
-        """
-        deadline, written = time.monotonic() + limit, 0
-        while True:
-            channel, part = self._message(deadline, limit)
-            written += len(part)
-            if written > most:
-                raise ClusterError(f"{self._argv[0]} wrote more than {most} bytes in its session, and was given up.")
-            if channel == _STATUS:
-                self._check(json.loads(part))
-                return
-            if channel == _OUTPUT and part:
-                yield part
-            if channel == _ERRORS:
-                self._errors = (self._errors + part)[-_TAIL:]
-
-    def _message(self, deadline: float, limit: float) -> tuple[int, bytes]:
-        try:
-            message = self._socket.recv(timeout=max(0.0, deadline - time.monotonic()), decode=False)
-        except TimeoutError:
-            raise ClusterError(
-                f"{self._argv[0]} took longer than {limit:g} s in its session, and was given up."
-            ) from None
-        return message[0], message[1:]
-
-    def _check(self, status: Mapping[str, Any]) -> None:
-        if status.get("status") == "Success":
-            return
-        causes = {
-            cause.get("reason"): cause.get("message") for cause in (status.get("details") or {}).get("causes", ())
-        }
-        code = causes.get("ExitCode")
-        ended = f"ended with exit code {code}" if code else "could not be run"
-        raise ProgramEnded(
-            f"{self._argv[0]} {ended} in its session.",
-            why=self._errors.decode(errors="replace").strip() or str(status.get("message", "")),
-            code=int(code or -1),
-        )
-
-
-class StillWaiting(ClusterError):
-    """Something was waited for, and didn't happen in time."""
-
-
-class ProgramEnded(ClusterError):
-    """A program in a container has failed.
-
-    Attributes:
-        code: its exit code; -1: it could not be run.
-    """
-
-    def __init__(self, what: str, *, why: str, code: int) -> None:
-        super().__init__(what, why=why)
-        self.code = code
 
 
 __all__ = ["KIND", "Cluster", "ClusterError", "ClusterOptions", "Conflict", "Program", "ProgramEnded", "StillWaiting"]

@@ -15,26 +15,22 @@ from typing import Any, NoReturn, Protocol
 from flows.core import fence
 from flows.core.command import FOREIGN_OUTPUT
 from flows.core.errors import RefitError
+from flows.core.waiting import retry
 from flows.sessions.kubernetes import manifests, records
-from flows.sessions.kubernetes.cluster import (
-    Cluster,
-    ClusterError,
-    ClusterOptions,
-    Conflict,
-    ProgramEnded,
-    StillWaiting,
-)
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, StillWaiting
 from flows.sessions.kubernetes.manifests import ENDED, KIND, OPENED, PLACED, SESSION, STARTED, entered
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.programs import output_of
+from flows.sessions.kubernetes.pulls import pull_to
 from flows.sessions.kubernetes.records import SessionPod, Slot
+from flows.sessions.kubernetes.refusals import ClusterAway
 from flows.sessions.model import Container, Running, Session, session_of
 
 logger = logging.getLogger("refit.sessions")
 
 _SLOT = ("/bin/sh", "/run/refit/bin/slot")
 _QUICK = 60.0
-_PULL_SECONDS = 1800.0
+_REPEATED = 3
 # Seconds in which kubelet tells the API server that a container has ended.
 _KUBELET_SECONDS = 10.0
 
@@ -81,22 +77,15 @@ class Kubernetes:
         """
         self._configuration(image)
         for node in sorted({pod.node for pod in self._placement.pods() if pod.node}):
-            self._pull_to(node, image)
-
-    def _pull_to(self, node: str, image: str) -> None:
-        manifest = manifests.puller(image, node, self._options)
-        name = manifest["metadata"]["name"]
-        self._cluster.ensure("pods", manifest)
-        try:
-            self._cluster.wait("pods", name, _is_pulled, _PULL_SECONDS, f"{node} doesn't pull {image}")
-        finally:
-            self._cluster.delete("pods", name, grace=0)
+            pull_to(self._cluster, node, image)
 
     def create(self, session: Session) -> Container:
         """Write down what this generation is made from; nothing of it runs yet.
 
+        If its session has to leave its node, it gets a Pod on another one, before anybody is stopped.
+
         Raises:
-            RefitError: there is one of that name, made otherwise; or its image can't be had.
+            RefitError: there is one of that name, made otherwise; its image can't be had; no other node takes it.
         """
         self._configuration(session.image)
         self._cluster.ensure("configmaps", manifests.record(session, self._options))
@@ -106,6 +95,7 @@ class Kubernetes:
                 f"There is a record {session.container!r} already, and it is made otherwise.",
                 hint=f"look at it (`kubectl get configmap {session.container}`); if nobody needs it, remove it.",
             )
+        self._placement.prepare(session)
         return made
 
     def _find(self, container: str) -> Container | None:
@@ -160,6 +150,9 @@ class Kubernetes:
     def stop(self, container: str, grace: float, settle: bool = True) -> None:
         """SIGTERM to every process of a generation, up to `grace` seconds, then SIGKILL; the slot stays."""
         for pod, slot in self._opened(container):
+            if pod.ending:
+                self._placement.await_end(pod)
+                continue
             words = ("stop", str(max(1, round(grace))), str(fence.number()))
             try:
                 self._in_slot(pod.name, slot.name, *words, limit=grace + _QUICK)
@@ -311,7 +304,7 @@ class Kubernetes:
     def logs(self, container: str, lines: int = 100) -> str:
         """The last lines that a generation's slot wrote; of a program that has ended by itself, what it left."""
         for pod in self._placement.pods(session_of(container)):
-            if slot := pod.slot_of(int(container.rpartition("-")[2])):
+            if not pod.ending and (slot := pod.slot_of(int(container.rpartition("-")[2]))):
                 now = self._cluster.logs(pod.name, slot.name, lines)
                 return now or self._cluster.logs(pod.name, slot.name, lines, previous=True)
         return ""
@@ -341,7 +334,9 @@ class Kubernetes:
         self._annotate(pod.name, {f"{OPENED}{slot.name}": json.dumps(opened)})
 
     def _in_slot(self, pod: str, slot: str, *words: str, limit: float = _QUICK) -> None:
-        self._execute(pod, slot, [*_SLOT, *words], b"", limit)
+        """Call the program of a slot; each of its verbs can be repeated, as where the connection was lost."""
+        call = partial(self._execute, pod, slot, [*_SLOT, *words], b"", limit)
+        retry(call, ClusterAway, attempts=_REPEATED, pause=1.0)
 
     def _annotate(self, pod: str, annotations: Mapping[str, str | None]) -> None:
         self._cluster.patch("pods", pod, {"metadata": {"annotations": dict(annotations)}}, "merge")
@@ -372,18 +367,6 @@ def _check_home(session: Session, others: Sequence[Container]) -> None:
             )
 
 
-def _is_pulled(told: Mapping[str, Any] | None) -> bool:
-    if told is None:
-        return False
-    status = told.get("status") or {}
-    for seen in status.get("containerStatuses") or ():
-        waiting = seen.get("state", {}).get("waiting", {})
-        if waiting.get("reason") in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
-            node = told["spec"]["nodeName"]
-            raise ClusterError(f"{node} can't pull an image.", why=f"{waiting['reason']}: {waiting.get('message', '')}")
-    return status.get("phase") in ("Running", "Succeeded", "Failed")
-
-
 def _lines(parts: Iterator[bytes]) -> Iterator[str]:
     """Whole lines, with their ends."""
     rest = b""
@@ -392,4 +375,4 @@ def _lines(parts: Iterator[bytes]) -> Iterator[str]:
         yield from (f"{line.decode(errors='replace')}\n" for line in whole)
 
 
-__all__ = ["Conflict", "Door", "Kubernetes", "ProgramEnded"]
+__all__ = ["Door", "Kubernetes"]

@@ -27,6 +27,8 @@ SHAPE, PLACED, OPENED = f"{LABEL}shape", f"{LABEL}placed-", f"{LABEL}opened-"
 # Of a claim: the uid of the session whose it is, and its name where it is a volume.
 UID, VOLUME = f"{LABEL}uid", f"{LABEL}volume"
 SCRIPTS, SCRIPT = "refit-slot", "slot"
+BUDGET, OWNER = "refit-sessions", "refit-owner"
+_ALL = 2**31 - 1
 _TOKEN = "/run/refit/token"
 _SLOT_FILES = "/run/refit/slots"
 _HOMES = "/run/refit/home"
@@ -53,6 +55,7 @@ class ClusterOptions:
         memory: bytes of a session that says nothing of them; 0: no limit.
         cpus: cores of a session that says nothing of them; 0: no limit.
         start_seconds: in which a Pod gets its node, its volumes and its image.
+        owner: the Refit whose namespace this is; empty: nobody asks.
     """
 
     registry: str
@@ -68,6 +71,7 @@ class ClusterOptions:
     memory: int = 0
     cpus: float = 0.0
     start_seconds: float = 600.0
+    owner: str = ""
 
     @classmethod
     def of(cls, settings: Settings) -> ClusterOptions:
@@ -92,6 +96,12 @@ class ClusterOptions:
     def reference(self, image: str) -> str:
         """The name by which nodes pull the image with this digest."""
         return f"{self.registry}/{self.repository}@{image}"
+
+
+def owner(options: ClusterOptions) -> dict[str, Any]:
+    """The ConfigMap that says whose namespace this is."""
+    metadata = {"name": OWNER, "namespace": options.namespace, "labels": {KIND: "owner"}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"refit": options.owner}}
 
 
 def _toleration(told: Toleration) -> dict[str, Any]:
@@ -223,6 +233,20 @@ def token(session: Session, options: ClusterOptions, text: str) -> dict[str, Any
     """The Secret with a session's token."""
     metadata = {"name": secret(session.name), "namespace": options.namespace, "labels": {SESSION: session.name}}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"token": text}}
+
+
+def budget(options: ClusterOptions, version: str) -> dict[str, Any]:
+    """The budget of disruption by which no drain evicts the Pod of a session: Refit moves it off itself.
+
+    For Pods that no controller has made, a budget can name no share of them, but a number that has to stay.
+
+    Args:
+        options: where sessions run.
+        version: of the API, e.g. `policy/v1`.
+    """
+    spec = {"minAvailable": _ALL, "selector": {"matchLabels": {KIND: "session"}}}
+    metadata = {"name": BUDGET, "namespace": options.namespace, "labels": {KIND: "budget"}}
+    return {"apiVersion": version, "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec}
 
 
 def puller(image: str, node: str, options: ClusterOptions) -> dict[str, Any]:

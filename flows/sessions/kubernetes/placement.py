@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
+from http import HTTPStatus
 from pathlib import Path
+from threading import RLock
 from typing import Any
+
+from cachetools import TTLCache, cached
 
 from flows.sessions.kubernetes import manifests, records
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, StillWaiting
 from flows.sessions.kubernetes.manifests import KIND, OPENED, PLACED, SESSION
+from flows.sessions.kubernetes.pulls import pull_to
 from flows.sessions.kubernetes.records import SessionPod, Slot
 from flows.sessions.model import Session
 
 _SCRIPT = Path(__file__).with_name("slot.sh")
 _END_SECONDS = 60.0
+# The scheduler decides at once; a node that an autoscaler adds is not waited for.
+_SCHEDULED_SECONDS = 15.0
+_CLOSED_SECONDS = 3.0
+
+
+class MayWrite(ClusterError):
+    """A Pod that was told to end, and of which Kubernetes doesn't say that it has."""
 
 
 class Placement:
@@ -23,6 +35,7 @@ class Placement:
 
     def __init__(self, cluster: Cluster, options: ClusterOptions) -> None:
         self._cluster, self._options = cluster, options
+        self._closed = cached(TTLCache[tuple[()], frozenset[str]](1, _CLOSED_SECONDS), lock=RLock())(self._read_closed)
 
     @cached_property
     def _script(self) -> str:
@@ -40,17 +53,24 @@ class Placement:
         return manifests.pod_spec(session, self._options, self._script) if pod.shape == self._shape(session) else {}
 
     def place(self, session: Session) -> tuple[SessionPod, Slot]:
-        """The slot in which a generation can run now, with its image there."""
-        shape = self._shape(session)
-        place = records.place(session, self.pods(session.name), shape)
+        """The slot in which a generation can run now, with its image there.
+
+        Raises:
+            ClusterError: there is none, or a Pod of its session may still write on a node that nobody hears of.
+        """
+        for pod in self.pods(session.name):
+            if pod.ending and pod.claim == session.home.name:
+                self.await_end(pod)
+        pods = self.pods(session.name)
+        place = records.place(session, pods, self._shape(session))
         if place is None:
             self._make_room(session)
-            self._cluster.ensure("pods", manifests.pod(session, self._options, self._script))
-            name, slot = session.container, manifests.SLOTS[0]
+            name, slot = self._make(session), manifests.SLOTS[0]
         else:
             name, slot = place[0].name, place[1].name
             if place[1].generation != session.generation or place[1].image != session.image:
                 self._give_slot(place[0], slot, session)
+            self._leave(place[0], pods, session)
         self._wait_runs(name, slot, session)
         pod = next(pod for pod in self.pods(session.name) if pod.name == name)
         return pod, next(each for each in pod.slots if each.name == slot)
@@ -93,8 +113,84 @@ class Placement:
     def _make_room(self, session: Session) -> None:
         """End the Pods of a session with this home in which nothing runs, and that don't fit it."""
         for pod in self.pods(session.name):
-            if pod.claim == session.home.name and not any(slot.opened for slot in pod.slots):
+            if pod.claim == session.home.name and pod.idle:
                 self.end(pod.name)
+
+    def _leave(self, mine: SessionPod, pods: Iterable[SessionPod], session: Session) -> None:
+        """End the Pods of a session on other nodes in which nothing runs any more: its home can't be on two."""
+        for pod in pods:
+            if pod.claim == session.home.name and pod.node != mine.node and pod.idle and mine.node:
+                self._cluster.delete("pods", pod.name, grace=1)
+
+    def await_end(self, pod: SessionPod) -> None:
+        """Wait for the end of a Pod that was told to end.
+
+        Raises:
+            MayWrite: Kubernetes doesn't let go of it, so that nobody knows whether its programs still write.
+        """
+        try:
+            self._cluster.wait("pods", pod.name, lambda told: told is None, _END_SECONDS, f"{pod.name} doesn't end")
+        except StillWaiting as error:
+            raise MayWrite(
+                f"{pod.name} may still write into the home of {pod.session}.",
+                why=f"{error.what} Its node {pod.node} doesn't say that it has.",
+                hint=f"it ends once {pod.node} is back; if that is off for good, `kubectl delete node {pod.node}`.",
+            ) from None
+
+    def closed(self) -> frozenset[str]:
+        """The nodes that were closed; those are seen that were a few seconds ago."""
+        return self._closed(())
+
+    def _read_closed(self, _: tuple[()]) -> frozenset[str]:
+        try:
+            return records.closed((self._cluster.of_all("api/v1", "nodes") or {}).get("items", ()))
+        except ClusterError as error:
+            if error.status == HTTPStatus.FORBIDDEN:  # a right that Refit can do without
+                return frozenset()
+            raise
+
+    def prepare(self, session: Session) -> None:
+        """Let a generation have a Pod on another node, with its image there, if its session has to leave its own.
+
+        Raises:
+            ClusterError: no other node takes it.
+        """
+        if not (closed := self.closed()):
+            return
+        self.vacate(session.name)
+        pods = [pod for pod in self.pods(session.name) if not (pod.ending or pod.over)]
+        runs = any(slot.opened == session.generation for pod in pods for slot in pod.slots)
+        if runs or not any(pod.node in closed for pod in pods) or any(pod.node not in closed for pod in pods):
+            return
+        name = self._make(session)
+        try:
+            self._cluster.wait("pods", name, _has_node, _SCHEDULED_SECONDS, f"No node takes {name}")
+        except StillWaiting as error:
+            why = records.waits_for(self._cluster.find("pods", name) or {})
+            self.end(name)
+            raise ClusterError(
+                f"No other node takes the session {session.name}.",
+                why=why or error.what,
+                hint="add a node, or make room on one; it runs on as it is.",
+            ) from None
+        (node,) = {pod.node for pod in self.pods(session.name) if pod.name == name}
+        pull_to(self._cluster, node, session.image)
+
+    def vacate(self, session: str) -> None:
+        """End the Pods of a session on nodes that were closed, if nothing runs in them."""
+        closed = self.closed()
+        for pod in self.pods(session) if closed else ():
+            if pod.node in closed and pod.idle and not pod.ending:
+                self.end(pod.name)
+
+    def _make(self, session: Session) -> str:
+        """Make a Pod for a generation; returns its name, which no other Pod of its session has."""
+        name, taken = session.container, {pod.name for pod in self.pods(session.name)}
+        while name in taken:
+            name = f"{name}-more"
+        manifest = manifests.pod(session, self._options, self._script)
+        self._cluster.ensure("pods", {**manifest, "metadata": {**manifest["metadata"], "name": name}})
+        return name
 
     def end(self, name: str) -> None:
         """End a Pod, and wait until it is gone."""
@@ -103,6 +199,10 @@ class Placement:
 
     def _shape(self, session: Session) -> str:
         return manifests.shape(session, self._options, self._script)
+
+
+def _has_node(told: Mapping[str, Any] | None) -> bool:
+    return bool(told and told["spec"].get("nodeName"))
 
 
 def _has_image(slot: str, session: Session, told: Mapping[str, Any] | None) -> bool:

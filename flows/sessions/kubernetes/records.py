@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -53,7 +53,9 @@ class SessionPod:
     Attributes:
         version: `resourceVersion`, with which a change says what it has seen.
         claim: that its home is on.
-        ending: it was told to end.
+        ending: it was told to end. Until Kubernetes has let go of it, its programs may still write, on a node that
+            nobody hears of, for instance.
+        over: it has ended for good: evicted, for instance. Nothing of it runs, and nothing will.
     """
 
     name: str
@@ -64,11 +66,17 @@ class SessionPod:
     node: str
     address: str
     ending: bool
+    over: bool
     slots: tuple[Slot, ...]
 
     def slot_of(self, generation: int) -> Slot | None:
         """The slot that a generation has."""
         return next((slot for slot in self.slots if slot.generation == generation), None)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs in it, as far as the API server can tell."""
+        return not any(slot.opened for slot in self.slots)
 
 
 def pod(told: Mapping[str, Any]) -> SessionPod:
@@ -90,6 +98,7 @@ def pod(told: Mapping[str, Any]) -> SessionPod:
         node=spec.get("nodeName", ""),
         address=status.get("podIP", ""),
         ending="deletionTimestamp" in metadata,
+        over=status.get("phase") in ("Failed", "Succeeded"),
         slots=tuple(_slot(name, annotations, seen.get(name, {})) for name in SLOTS),
     )
 
@@ -133,6 +142,22 @@ def waits_for(told: Mapping[str, Any]) -> str:
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             return f"Unschedulable: {condition.get('message', '')}"
     return ""
+
+
+def closed(nodes: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """The nodes that somebody has closed (`kubectl cordon`, as each drain begins), by name."""
+    return frozenset(node["metadata"]["name"] for node in nodes if (node.get("spec") or {}).get("unschedulable"))
+
+
+def leaving(pods: Iterable[SessionPod], nodes: Collection[str]) -> dict[str, str]:
+    """Session → the one of these nodes on which it is."""
+    return {each.session: each.node for each in pods if each.node in nodes and not (each.ending or each.over)}
+
+
+def lost(made: Iterable[Container], pods: Iterable[SessionPod]) -> frozenset[str]:
+    """The sessions that have run and have no Pod any more; one that ends is still there."""
+    there = {each.session for each in pods if not each.over}
+    return frozenset(each.session for each in made if each.started and each.session not in there)
 
 
 def unbound(claims: Mapping[str, Mapping[str, Any] | None]) -> Iterator[str]:
@@ -208,7 +233,7 @@ def place(session: Session, pods: Iterable[SessionPod], shape: str) -> tuple[Ses
         pods: of this session.
         shape: what a Pod has to be made for.
     """
-    fitting = [each for each in pods if not each.ending and each.shape == shape]
+    fitting = [each for each in pods if not each.ending and not each.over and each.shape == shape]
     own = [(each, slot) for each in fitting if (slot := each.slot_of(session.generation))]
     free = [(each, slot) for each in fitting for slot in each.slots if not slot.opened]
     unused = [(each, slot) for each, slot in free if not slot.generation]

@@ -23,8 +23,16 @@ class ClusterError(RefitError):
     status = 0
 
 
+class ClusterAway(ClusterError):
+    """The cluster doesn't answer, so that nobody knows whether it did what it was asked."""
+
+
 class Conflict(ClusterError):
     """Somebody else has changed the object, or made it, since it was looked at."""
+
+
+class StillWaiting(ClusterError):
+    """Something was waited for, and didn't happen in time."""
 
 
 @dataclass(frozen=True, order=True)
@@ -34,10 +42,12 @@ class Right:
     Attributes:
         verb: of RBAC.
         resource: e.g. `pods`, or `pods/exec`.
+        group: of the API, without its version; empty: the core.
     """
 
     resource: str
     verb: str
+    group: str = ""
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource}"
@@ -78,12 +88,22 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def no_answer(call: str, error: Exception) -> ClusterError:
+def no_answer(call: str, error: Exception) -> ClusterAway:
     """The error for a call that had no answer."""
-    return ClusterError(
+    return ClusterAway(
         "The cluster doesn't answer.",
         why=f"{call}: {str(error) or type(error).__name__}",
         hint="see `kubectl cluster-info`; nothing was lost, and the same call can be made again.",
+    )
+
+
+def taken(namespace: str, owner: str) -> ClusterError:
+    """The error for a namespace that is another Refit's; `owner` is the ConfigMap that says so."""
+    return ClusterError(
+        f"The namespace {namespace} has the sessions of another Refit.",
+        why=f"The ConfigMap {owner} there names it; two of them would stop each other's sessions.",
+        hint="let `kubernetes.namespace` name another one. If that Refit is gone for good, `kubectl --namespace "
+        f"{namespace} delete configmap {owner}`, then `refit session recover`.",
     )
 
 
@@ -105,6 +125,11 @@ def refusal(answer: Answer, right: Right, namespace: str, allowed: bool | None) 
 def _hint(answer: Answer, right: Right, namespace: str, allowed: bool | None) -> str:
     if "NamespaceTerminating" in answer.causes:
         return f"the namespace {namespace} is being deleted: wait for its end, and make it again."
+    if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return (
+            "the fault is the cluster's own: a webhook that doesn't answer, for instance (`kubectl get "
+            "validatingwebhookconfigurations,mutatingwebhookconfigurations`), or a kubelet."
+        )
     hints: dict[int, str] = {
         HTTPStatus.UNAUTHORIZED: "the credentials have expired or are wrong: log in to the cluster again.",
         HTTPStatus.FORBIDDEN: f"let an administrator of it apply:\n{role([right], namespace)}",
@@ -123,12 +148,12 @@ def _hint(answer: Answer, right: Right, namespace: str, allowed: bool | None) ->
 
 def role(rights: Iterable[Right], namespace: str) -> str:
     """The Role in YAML that grants these rights, to be bound to the user that Refit is there."""
-    verbs: dict[str, list[str]] = {}
+    verbs: dict[tuple[str, str], list[str]] = {}
     for right in sorted(set(rights)):
-        verbs.setdefault(right.resource, []).append(right.verb)
+        verbs.setdefault((right.group, right.resource), []).append(right.verb)
     rules = (
-        f'  - {{apiGroups: [""], resources: [{resource}], verbs: [{", ".join(each)}]}}'
-        for resource, each in verbs.items()
+        f'  - {{apiGroups: ["{group}"], resources: [{resource}], verbs: [{", ".join(each)}]}}'
+        for (group, resource), each in verbs.items()
     )
     head = (
         "apiVersion: rbac.authorization.k8s.io/v1",

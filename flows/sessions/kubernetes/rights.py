@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flows.sessions.kubernetes.cluster import Cluster
+from flows.sessions.kubernetes.cluster import BUDGETS, Cluster
 from flows.sessions.kubernetes.refusals import Right
 
 _VERBS = {
@@ -15,8 +15,11 @@ _VERBS = {
     "secrets": ("get", "create", "delete"),
 }
 NEEDED = tuple(Right(resource, verb) for resource, verbs in _VERBS.items() for verb in verbs)
-# Without it, a Pod that doesn't start says less of the reason.
-USEFUL = (Right("events", "list"),)
+BUDGET = Right(BUDGETS, "create", "policy")
+# Without the one, a Pod that doesn't start says less of the reason; without the other, drains evict sessions at once.
+USEFUL = (Right("events", "list"), BUDGET)
+# Of no namespace: without it, Refit sees no drain coming.
+NODES = Right("nodes", "list")
 
 
 def lacking(cluster: Cluster) -> tuple[Right, ...]:

@@ -14,8 +14,8 @@ from flows.core import fence
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
 from flows.core.settings import Settings
-from flows.sessions.kubernetes import records, trial_pods
-from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions, StillWaiting
+from flows.sessions.kubernetes import ownership, records, trial_pods
+from flows.sessions.kubernetes.cluster import Cluster, StillWaiting
 from flows.sessions.kubernetes.manifests import KIND, SESSION
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.programs import output_of
@@ -35,7 +35,7 @@ class ClusterTrials:
     def __init__(self, settings: Settings, configuration: Callable[[str], Mapping[str, Any]]) -> None:
         """Nothing is asked of the cluster yet; `configuration` as for `engine.Kubernetes`."""
         self._settings, self._configuration = settings, configuration
-        self._options = ClusterOptions.of(settings)
+        self._options = ownership.options(settings)
         self._cluster = Cluster(self._options)
 
     @contextmanager
@@ -57,9 +57,10 @@ class ClusterTrials:
                     self._cluster.delete("pods", manifest["metadata"]["name"], grace=0)
 
     def _node_of(self, session: str) -> str:
-        """The node on which a session is; empty: on none."""
-        pods = Placement(self._cluster, self._options).pods(session)
-        return next((pod.node for pod in pods if pod.node and not pod.ending), "")
+        """The node on which a session is, if it may stay there; empty: any is as good."""
+        placement = Placement(self._cluster, self._options)
+        closed = placement.closed()
+        return next((pod.node for pod in placement.pods(session) if pod.node not in closed and not pod.ending), "")
 
     def sweep(self) -> tuple[str, ...]:
         """Remove the Pods of killed trials; returns the names of their sessions. Those of another Refit are its own."""

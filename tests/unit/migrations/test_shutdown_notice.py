@@ -18,7 +18,7 @@ from flows.waiting_page.status import COMES_BACK
 
 
 def move(back: str) -> Move:
-    return cast(Move, SimpleNamespace(before=SimpleNamespace(name="ada"), back_to=back))
+    return cast(Move, SimpleNamespace(before=SimpleNamespace(name="ada"), back_to=back, relocates=False))
 
 
 @pytest.mark.parametrize("back", ["", "snapshot"])

@@ -105,3 +105,32 @@ def test_claims_without_a_volume_and_the_newest_warnings_are_told() -> None:
         )
     ]
     assert records.warnings(events, ["home"]) == ["New: m", "Old: m"]
+
+
+def test_sessions_on_closed_nodes_have_to_leave() -> None:
+    nodes = [{"metadata": {"name": "n1"}, "spec": {"unschedulable": True}}, {"metadata": {"name": "n2"}}]
+    closed = records.closed(nodes)
+    here = records.pod({**(pod := told({}, {"a": 1}, IDS)), "spec": {**pod["spec"], "nodeName": "n1"}})
+    assert closed == {"n1"} and records.leaving([here], closed) == {SESSION.name: "n1"}
+    for gone in (replace(here, ending=True), replace(here, over=True), replace(here, node="n2")):
+        assert records.leaving([gone], closed) == {}
+
+
+def test_a_session_is_lost_when_kubernetes_has_let_go_of_its_pod_and_not_before() -> None:
+    record = manifests.record(SESSION, OPTIONS)
+    pod = records.pod(told({}, {"a": 1}, IDS))
+    fresh = records.containers([record], [])
+    record["metadata"]["annotations"] = {manifests.STARTED: "2026-11-25T00:00:00+00:00"}
+    made = records.containers([record], [])
+    assert records.lost(fresh, []) == frozenset()  # it never ran: somebody starts it just now
+    assert records.lost(made, []) == {SESSION.name}
+    assert records.lost(made, [replace(pod, over=True)]) == {SESSION.name}
+    for still in (pod, replace(pod, ending=True)):
+        assert records.lost(made, [still]) == frozenset()
+
+
+def test_an_evicted_pod_is_over_and_nobody_gets_a_place_in_it() -> None:
+    pod = told({}, {"a": 1}, {}, phase="Failed", reason="Evicted")
+    evicted = records.pod(pod)
+    assert evicted.over and evicted.idle
+    assert records.place(SESSION, [evicted], evicted.shape) is None

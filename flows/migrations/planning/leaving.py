@@ -1,0 +1,102 @@
+"""When a session leaves a machine that is to go down: when nobody works in it, by a deadline in any case. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from flows.migrations.planning.rollout import Action, Decision, Reason
+from flows.sessions.activity.evidence import Verdict
+from flows.sessions.activity.seen import Seen, work_in
+from flows.sessions.events import Event
+from flows.sessions.model import Session
+
+MACHINE = "machine"  # in the data of an event
+
+
+@dataclass(frozen=True)
+class Leaver:
+    """A session on a machine that is to go down.
+
+    Attributes:
+        session: what it is made of.
+        running: whether it runs.
+        since: since when it is known that it has to leave.
+        seen: whether somebody or something works in it; none: nobody knows.
+        obstacle: what an earlier move left behind; none: nothing.
+        rests_until: until when it is left alone after its last move was deferred; none: it wasn't.
+    """
+
+    session: Session
+    running: bool
+    since: datetime
+    seen: Seen | None
+    obstacle: Reason | None = None
+    rests_until: datetime | None = None
+
+
+def decide(leaver: Leaver, now: datetime, minutes: float) -> Decision:
+    """The line of a plan for it: it moves with the image that it has, now or later.
+
+    Args:
+        leaver: the session.
+        now: when.
+        minutes: how long people are waited for.
+    """
+    session, deadline = leaver.session, leaver.since + timedelta(minutes=minutes)
+    action, reason = _answer(leaver, now, deadline)
+    moves = action is Action.migrate
+    detail = work_in(leaver.seen) if leaver.seen and reason in (Reason.busy, Reason.state) else ""
+    at = now if moves else None
+    line = Decision(session.name, action, session.image, session.image, reason, detail)
+    return replace(line, at=at, due=at, deadline=deadline, forced=moves and now >= deadline)
+
+
+def _answer(leaver: Leaver, now: datetime, deadline: datetime) -> tuple[Action, Reason | None]:
+    if leaver.obstacle or not leaver.running:
+        return Action.skip, leaver.obstacle or Reason.stopped
+    if now >= deadline:
+        return Action.migrate, None
+    if leaver.rests_until and leaver.rests_until > now:
+        return Action.later, Reason.deferred
+    if leaver.seen is None:
+        return Action.wait, Reason.unknown
+    if leaver.seen.verdict is Verdict.idle:
+        return Action.migrate, None
+    return Action.wait, Reason.state if leaver.seen.verdict is Verdict.state else Reason.busy
+
+
+def told(events: Iterable[Event]) -> dict[str, tuple[str, datetime]]:
+    """Session → the machine that it was last known to have to leave, and since when; those that have to no more aren't.
+
+    Args:
+        events: of `Kind.leaves`, oldest first.
+    """
+    last: dict[str, tuple[str, datetime]] = {}
+    for event in events:
+        if event.data.get(MACHINE):
+            last[event.session] = str(event.data[MACHINE]), event.at
+        else:
+            last.pop(event.session, None)
+    return last
+
+
+def news(leaving: Mapping[str, str], before: Mapping[str, tuple[str, datetime]]) -> dict[str, str]:
+    """Session → the machine that it has to leave as of now; empty: it hasn't to any more."""
+    begun = {name: machine for name, machine in leaving.items() if before.get(name, ("",))[0] != machine}
+    return {**begun, **dict.fromkeys(before.keys() - leaving.keys(), "")}
+
+
+def notice(name: str, machine: str, deadline: datetime) -> tuple[str, str]:
+    """Title and text for the owner of a session that has to leave its machine."""
+    return (
+        f"The session {name} moves to another machine",
+        f"Its machine {machine} goes down for maintenance. The session moves as soon as nobody works in it, and by "
+        f"{deadline:%Y-%m-%d %H:%M} UTC in any case. Its home and its address stay; programs that run in it end then.",
+    )
+
+
+def called_off(name: str, machine: str) -> tuple[str, str]:
+    """Title and text for the owner of a session whose machine stays after all, or that has left it."""
+    return f"The session {name} stays", f"It doesn't have to leave the machine {machine} any more."

@@ -1,0 +1,62 @@
+"""The engine of sessions, chosen by a command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.catalog.model import Access
+from flows.core.cluster_settings import SessionEngine
+from flows.core.database import open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings, load
+from flows.sessions.engine_choice import choose
+from flows.sessions.model import Session
+from flows.sessions.store import Store
+from tests.support.command_line import in_process
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("REFIT_HOME", str(tmp_path / "refit"))
+    return load()
+
+
+def test_it_is_written_behind_what_stands_there(settings: Settings) -> None:
+    file = settings.folder() / "settings.yaml"
+    file.write_text("# mine\nkubernetes:\n  namespace: here")
+    after = choose(SessionEngine.kubernetes, load())
+    assert after.engine is SessionEngine.kubernetes and after.kubernetes.namespace == "here"
+    assert file.read_text() == "# mine\nkubernetes:\n  namespace: here\nengine: kubernetes\n"
+    assert choose(SessionEngine.kubernetes, after) == after
+    assert file.read_text().count("engine:") == 1
+
+
+def test_one_that_a_person_has_written_is_not_overwritten(settings: Settings) -> None:
+    file = settings.folder() / "settings.yaml"
+    file.write_text("engine: podman\n")
+    with pytest.raises(RefitError, match="sessions run on podman"):
+        choose(SessionEngine.kubernetes, load())
+    assert file.read_text() == "engine: podman\n"
+
+
+def test_a_variable_goes_before_the_file(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFIT_ENGINE", "podman")
+    with pytest.raises(RefitError, match="sessions run on podman"):
+        choose(SessionEngine.kubernetes, load())
+
+
+def test_sessions_that_are_there_are_named(settings: Settings, tmp_path: Path) -> None:
+    store = Store(open_database(settings.database))
+    session = Session("ada", "p", "2026a", f"sha256:{'0' * 64}", 300_000, tmp_path, tmp_path / "token", Access())
+    store.add("ada", lambda uid: session, uids=settings.session_uids)
+    with pytest.raises(RefitError, match="There are sessions on podman: ada"):
+        choose(SessionEngine.kubernetes, settings)
+    assert not (settings.home / "settings.yaml").exists()
+
+
+def test_the_command_knows_no_other_engine(tmp_path: Path) -> None:
+    done = in_process(tmp_path / "refit", "up", "--engine", "docker")
+    assert done.returncode == 1 and "There is no engine 'docker'" in done.stderr
+    assert "podman, kubernetes" in done.stderr
