@@ -97,10 +97,10 @@ def told(remade: Sequence[Remade]) -> str:
 
 
 def _is_of_another(place: Place, python: str) -> bool:
-    usable = (
-        place.python and not PurePosixPath(place.path).is_absolute() and ".." not in PurePosixPath(place.path).parts
-    )
-    return bool(usable) and place.path not in (OWN, _USER) and place.python != python
+    path = PurePosixPath(place.path)
+    kept = path.name.endswith(f".python{place.python}")  # by an earlier move
+    usable = place.python and not path.is_absolute() and ".." not in path.parts and place.path not in (OWN, _USER)
+    return bool(usable) and not kept and place.python != python
 
 
 def _remade(engine: Engine, session: Session, place: Place, until: float) -> Remade:

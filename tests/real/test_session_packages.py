@@ -50,7 +50,7 @@ def sessions(settings: Settings) -> Iterator[Sessions]:
 def session(sessions: Sessions, shared: Settings, registry: Registry, base: Built) -> Session:
     image = light(shared, registry, base, "installed")
     made = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", image, LIGHT)
-    sessions.execute(NAME, ["sh", "-euc", "echo mine >secret; sleep 3000 </dev/null >/dev/null 2>&1 &"])
+    sessions.execute(NAME, ["sh", "-euc", "echo mine >diary; sleep 3000 </dev/null >/dev/null 2>&1 &"])
     return made
 
 
@@ -76,7 +76,7 @@ def test_what_an_operator_installs_is_there_at_once_and_after_a_move(
         and sessions.execute(NAME, ["pgrep", "-x", "sleep"]) == running
     )
     seen = by_root(settings, session, "cat /var/tmp/seen")
-    assert "secret" not in seen and "CapEff:\t0000000000000000" not in seen
+    assert "diary" not in seen and "CapEff:\t0000000000000000" not in seen
     assert int(seen.rpartition("CapEff:")[2], 16) & (1 << 21 | 1 << 12) == 0  # neither SYS_ADMIN nor NET_ADMIN
     assert [package.name for package in sessions.packages.store.of(NAME)] == ["tree"]
 
