@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 
 from prefect import flow, get_run_logger
+from sqlalchemy import Engine
 
 from flows.authoring.own.catalog import Wish, composed
 from flows.catalog.model import Catalog, Profile
@@ -25,8 +26,9 @@ from flows.orchestration.admission import Share
 from flows.orchestration.builders import clear_away
 from flows.orchestration.release_build import THREADS, build_release, due_date
 from flows.publishing import own_images
-from flows.publishing.own_profiles import OwnProfile, OwnProfiles, check_owner, repository
+from flows.publishing.own_profiles import OwnProfile, OwnProfiles, check_owner, queued, repository
 from flows.publishing.published import Published
+from flows.publishing.stored_manifests import observe_images
 from flows.releases.report import BuildFailed, has_failed
 
 PATIENCE = 6 * 3600.0  # seconds that a build waits for others of people's own profiles
@@ -85,7 +87,12 @@ def _turn(settings: Settings, records: OwnProfiles, own: OwnProfile) -> Iterator
         LeaseTaken: there was no place in `PATIENCE` seconds.
     """
     database, limits = records.database, settings.personal_builds
-    with lease(database, f"own-builds-of/{own.owner}", wait=PATIENCE), _place(settings, records):
+    with (
+        _waiting(database, own.bundle),
+        lease(database, f"own-builds-of/{own.owner}", wait=PATIENCE),
+        _place(settings, records),
+    ):
+        _check_size(settings, own.owner)
         build, left = records.begin(own.bundle, own.owner, limits)
         problem = "It was ended."
         try:
@@ -96,6 +103,20 @@ def _turn(settings: Settings, records: OwnProfiles, own: OwnProfile) -> Iterator
             raise
         finally:
             records.end(build, problem)
+
+
+@contextmanager
+def _waiting(database: Engine, bundle: str) -> Iterator[None]:
+    """Let `refit profile list` show inside the `with` block that a bundle waits, or is built."""
+    with ExitStack() as stack:
+        with suppress(LeaseTaken):  # another build of it waits already
+            stack.enter_context(lease(database, queued(bundle), wait=0))
+        yield
+
+
+def _check_size(settings: Settings, owner: str) -> None:
+    registry = Registry(settings, repository=repository(settings.repository, owner))
+    own_images.check_size(observe_images(registry, None), owner, settings.personal_builds)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from flows.core import operator_alerts
 from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
-from flows.publishing.own_profiles import LimitReached, OwnProfile, OwnProfiles
+from flows.publishing.own_profiles import LimitReached, OwnProfile, OwnProfiles, RoomUsed
 
 
 @flow(name="rebuild-own-profiles")
@@ -22,6 +22,9 @@ def rebuild_own_profiles() -> dict[str, str]:
     for own in OwnProfiles(open_database(settings.database)).all():
         try:
             build_own_profile(own.bundle)
+        except RoomUsed as error:
+            problems[own.bundle] = str(error)
+            tell(settings, own, str(error))
         except LimitReached as error:  # a night takes nothing from what its owner may still build today
             get_run_logger().info("%s waits for the next night: %s", own.profile, error)
         except Exception as error:  # a bug, too: the others are to have their night

@@ -107,17 +107,19 @@ def list_profiles(
     owner: Annotated[str, typer.Option("--for", metavar="PERSON", help="Only those of this person.")] = "",
     as_json: Json = False,
 ) -> None:
-    """List the profiles of people's own: whose they are, who else may start them, and how their last builds went."""
+    """List the profiles of people's own: whose, who else may start them, how their last builds went, and the queue."""
     records = own_profiles.OwnProfiles(open_database(load().database))
-    builds, rows, cells = records.last_builds(), [], []
+    builds, queue, rows, cells = records.last_builds(), records.builds(), [], []
     for own in records.all(owner):
         last = builds.get(own.bundle)
         built, problem = (last.ended, last.problem) if last else (None, "")
         told = {"profile": own.profile, "owner": own.owner, "release": own.release, "offered": own.offered}
-        rows.append({**told, "given": own.at, "built": built, "problem": problem})
+        state = {None: "", False: "waits", True: "is built"}[queue.get(own.bundle)]
+        rows.append({**told, "given": own.at, "built": built, "problem": problem, "state": state})
         shown = str(built.date()) if built else ""
-        cells.append((own.profile, own.owner, ", ".join(own.offered), shown, on_a_line(problem)[:SHOWN]))
-    show_data(as_json, rows, tables.table("Profiles of people's own", ("profile", "of", "for", "built", ""), cells))
+        cells.append((own.profile, own.owner, ", ".join(own.offered), shown, state, on_a_line(problem)[:SHOWN]))
+    columns = ("profile", "of", "for", "built", "now", "")
+    show_data(as_json, rows, tables.table("Profiles of people's own", columns, cells))
 
 
 @app.command("offer")

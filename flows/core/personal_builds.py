@@ -15,6 +15,7 @@ class PersonalBuilds(Document):
     builds_a_day: int = Field(20, ge=0, description="Builds of one person's profiles that begin in 24 hours.")
     profiles: int = Field(5, ge=0, description="Bundles of their own that one person may have.")
     image_gb: float = Field(8.0, gt=0, description="GB (compressed) that an image of a person's own may have.")
+    images_gb: float = Field(40.0, gt=0, description="GB (compressed) that all images of one person may have together.")
     minutes: float = Field(60.0, gt=0, description="Minutes that one step of a recipe may take.")
     memory_gb: float = Field(4.0, gt=0, description="GB of memory, swap included, that one step may take.")
     processes: int = Field(1024, ge=16, description="Processes and threads that one step may have.")

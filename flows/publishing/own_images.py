@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from flows.core.formatting import gigabytes
+from flows.core.personal_builds import PersonalBuilds
 from flows.images.manifests import Manifest
 from flows.images.registry import Registry
+from flows.publishing.own_profiles import RoomUsed
+from flows.publishing.prune import Stored
+
+
+def check_size(images: Iterable[Stored], owner: str, limits: PersonalBuilds) -> None:
+    """Return if a person may have another image; a layer of several images counts once. Pure.
+
+    Args:
+        images: everything in their repository.
+        owner: the person.
+        limits: theirs.
+
+    Raises:
+        RoomUsed: their images have as many bytes as they may.
+    """
+    layers = {digest: size for image in images for digest, size in image.layers.items()}
+    if (size := sum(layers.values())) >= limits.images_gb * 1e9:
+        raise RoomUsed(
+            f"The images of {owner} have {gigabytes(size)}, and may have {gigabytes(limits.images_gb * 1e9)}.",
+            hint="`refit profile rm NAME` gives a profile up, and the operator's next prune removes its images.",
+        )
 
 
 def carry(registry: Registry, own: Registry, digest: str) -> Manifest:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from flows.core.database import Instant, Table, now, write_rows
 from flows.core.errors import RefitError, UnknownName
+from flows.core.leases import held
 from flows.core.personal_builds import PersonalBuilds
 
 _DAY = timedelta(hours=24)
@@ -96,6 +97,10 @@ class LimitReached(RefitError):
     exit_code = 4
 
 
+class RoomUsed(LimitReached):
+    """A person's images have as many bytes as they may; waiting for another day doesn't help."""
+
+
 def check_owner(owner: str) -> str:
     """`owner`, if a repository of images can be called so.
 
@@ -115,6 +120,14 @@ def check_owner(owner: str) -> str:
 def repository(settings_repository: str, owner: str) -> str:
     """The repository of a person's own images. Pure."""
     return f"{settings_repository}/people/{check_owner(owner)}"
+
+
+_QUEUE, _OF_OWNER = "own-build-of/", "own-builds-of/"
+
+
+def queued(bundle: str) -> str:
+    """The name of the lease that a build holds from the moment in which it waits for its turn. Pure."""
+    return f"{_QUEUE}{bundle}"
 
 
 class OwnProfiles:
@@ -237,6 +250,16 @@ class OwnProfiles:
                 row.ended, row.problem = now(), problem
 
         write_rows(self.database, put)
+
+    def builds(self) -> dict[str, bool]:
+        """Bundle → whether its build has begun, of those that wait or are built now."""
+        waiting = [name.removeprefix(_QUEUE) for name in held(self.database, _QUEUE)]
+        last = self.last_builds()
+        busy = {name.removeprefix(_OF_OWNER) for name in held(self.database, _OF_OWNER)}
+        owners = {own.bundle: own.owner for own in self.all()}
+        return {
+            bundle: bundle in last and last[bundle].ended is None and owners.get(bundle) in busy for bundle in waiting
+        }
 
     def last_builds(self) -> dict[str, LastBuild]:
         """Bundle → its last build."""

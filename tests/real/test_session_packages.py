@@ -72,8 +72,7 @@ def test_what_an_operator_installs_is_there_at_once_and_after_a_move(
     outcome = install_packages(sessions, settings, NAME, ["tree", "refit-none"], "root")
     assert outcome.there.keys() == {"tree"} and "Unable to locate" in outcome.missing["refit-none"]
     assert (
-        "diary" in sessions.execute(NAME, ["tree", "."])
-        and sessions.execute(NAME, ["pgrep", "-x", "sleep"]) == running
+        "diary" in sessions.execute(NAME, ["tree", "."]) and sessions.execute(NAME, ["pgrep", "-x", "sleep"]) == running
     )
     seen = by_root(settings, session, "cat /var/tmp/seen")
     assert "diary" not in seen and "CapEff:\t0000000000000000" not in seen

@@ -9,9 +9,20 @@ import pytest
 
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError
+from flows.core.leases import lease
 from flows.core.personal_builds import PersonalBuilds
 from flows.core.settings import Settings
-from flows.publishing.own_profiles import LimitReached, NotYours, OwnProfile, OwnProfiles, repository
+from flows.publishing import own_images
+from flows.publishing.own_profiles import (
+    LimitReached,
+    NotYours,
+    OwnProfile,
+    OwnProfiles,
+    RoomUsed,
+    queued,
+    repository,
+)
+from flows.publishing.prune import Stored
 
 LIMITS = PersonalBuilds(profiles=2, builds_a_day=2)
 MINE = OwnProfile("mine", "ada", "runtime-mine-deb12-py311", "2026a", {"display.txt": b"x"}, (), now())
@@ -88,3 +99,28 @@ def test_no_owner_leads_out_of_their_repository(owner: str) -> None:
     with pytest.raises(RefitError, match="no profiles of their own"):
         repository("images", owner)
     assert repository("images", "ada.l-x_y") == "images/people/ada.l-x_y"
+
+
+def test_the_queue_is_seen_while_it_lasts(records: OwnProfiles) -> None:
+    records.take(MINE, LIMITS)
+    assert records.builds() == {}
+    with lease(records.database, queued("mine")):
+        assert records.builds() == {"mine": False}
+        with lease(records.database, "own-builds-of/ada"):
+            build, _ = records.begin("mine", "ada", LIMITS)
+            assert records.builds() == {"mine": True}
+            records.end(build)
+        assert records.builds() == {"mine": False}
+    assert records.builds() == {}
+
+
+def test_the_images_of_a_person_have_a_limit_together_and_a_shared_layer_counts_once() -> None:
+    def stored(digest: str, **layers: int) -> Stored:
+        return Stored("images/people/ada", digest, layers=layers)
+
+    limits = PersonalBuilds(images_gb=3.0)
+    base = 2 * 10**9
+    own_images.check_size([stored("one", base=base, own=10**8), stored("two", base=base, more=10**8)], "ada", limits)
+    with pytest.raises(RoomUsed, match=r"The images of ada have 3\.1 GB, and may have 3"):
+        own_images.check_size([stored("one", base=base, own=10**8), stored("two", other=10**9)], "ada", limits)
+    own_images.check_size([], "ada", limits)
