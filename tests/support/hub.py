@@ -159,11 +159,11 @@ def running_hub(registry_server: RegistryServer, base: Built, folder: Path, **mo
             services.down(settings)
 
 
-def publish(settings: Settings, image: str, day: str = "20261121", profile: str = FIRST) -> None:
-    """Let an image be the newest one of a profile."""
+def publish(settings: Settings, image: str, day: str = "20261121") -> None:
+    """Let an image be the newest one of the first profile."""
     registry = Registry(settings)
     manifest = registry.manifest(settings.repository, image)
-    for tag in (f"{profile}_{RELEASE}", f"{profile}_{RELEASE}_{day}"):
+    for tag in (f"{FIRST}_{RELEASE}", f"{FIRST}_{RELEASE}_{day}"):
         registry.put_manifest(settings.repository, tag, manifest.content, manifest.media_type)
 
 

@@ -8,8 +8,9 @@ import pytest
 from flows.core.database import now
 from flows.core.personal_builds import PersonalBuilds
 from flows.images.build import Built
-from flows.publishing.own_profiles import OwnProfile, OwnProfiles
-from tests.support.hub import RELEASE, Hub, Person, made, publish
+from flows.images.registry import Registry
+from flows.publishing.own_profiles import OwnProfile, OwnProfiles, repository
+from tests.support.hub import RELEASE, Hub, Person, made
 from tests.support.my_sessions import BASE, api
 from tests.support.waiting import wait_until
 
@@ -27,9 +28,19 @@ def offered(hub: Hub, base: Built) -> OwnProfiles:
     """A profile of ada's, which has an image, offered to a group."""
     records = OwnProfiles(hub.sessions.store.database)
     records.take(OwnProfile("adas", "ada", MINE, RELEASE, FILES, (), now()), PersonalBuilds())
-    publish(hub.settings, made(hub.settings, base, "of ada's own", MINE), profile=MINE)
+    publish(hub, made(hub.settings, base, "of ada's own", MINE))
     records.offer("adas", "ada", ("lab",))
     return records
+
+
+def publish(hub: Hub, image: str) -> None:
+    """Let an image be the newest one of that profile, in ada's own repository."""
+    registry, of_all = Registry(hub.settings), hub.settings.repository
+    manifest, own = registry.manifest(of_all, image), repository(of_all, "ada")
+    for part in (*manifest.document["layers"], manifest.document["config"]):
+        registry.mount(own, part["digest"], of_all, part["size"])
+    for tag in (f"{MINE}_{RELEASE}", f"{MINE}_{RELEASE}_20261121"):
+        registry.put_manifest(own, tag, manifest.content, manifest.media_type)
 
 
 def chosen(person: Person, server: str) -> httpx.Response:
