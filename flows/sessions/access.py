@@ -5,8 +5,9 @@ All of it is asked of the engine and the gateway; the records of a session are n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
@@ -27,6 +28,8 @@ with lazily(globals()):
     from flows.sessions.ide.jupyter import Jupyter, JupyterError, check_page, wait_answer
 
 _END_KERNELS = Path(end_kernels.__file__)
+_PROGRAM = ("python3", "-I", "-c", "exec(input())")
+_PREPARED_SECONDS = 10.0  # from a program's start to the stop for which it waits
 
 
 class SessionAccess:
@@ -38,6 +41,7 @@ class SessionAccess:
         self.gateway = Gateway(settings)
         self.tokens = engines.tokens(settings)
         self._settings = settings
+        self._prepared: dict[str, tuple[ExitStack, Callable[[str], str]]] = {}
 
     def running(self, session: Session) -> Running | None:
         """The state of a session's container, by the engine; none: it has none."""
@@ -127,15 +131,44 @@ class SessionAccess:
             with suppress(RefitError):  # then they wait until the system gives up
                 _hang_up(urlsplit(led))
 
+    def prepare_stop(self, session: Session) -> None:
+        """Start the program that `end_kernels` goes on with, before anybody is turned away from a session.
+
+        Where no stop comes, it ends by itself once one would be over.
+
+        Raises:
+            RefitError: it can't be started.
+        """
+        if session.access.protocol != "jupyter" or self.engine.childless(session.container):
+            return
+        with ExitStack() as started:
+            limit = _PREPARED_SECONDS + self._settings.stop_grace_seconds
+            ask = started.enter_context(self.engine.dialogue(session.container, _PROGRAM, limit))
+            ask(_script())
+            self._prepared[session.container] = (started.pop_all(), ask)
+
     def end_kernels(self, session: Session) -> int:
         """End the kernels of a session that runs Jupyter; returns how many there were.
 
         Raises:
             RefitError: its server doesn't answer.
         """
-        call = ["python3", "-I", "-", str(session.access.port)]
-        script = _END_KERNELS.read_text(encoding="utf-8")
-        return int(self.engine.execute(session.container, call, stdin=script, limit=self._settings.stop_grace_seconds))
+        port = str(session.access.port)
+        if prepared := self._prepared.pop(session.container, None):
+            started, ask = prepared
+            with started:
+                told = ask(port)
+        else:
+            limit = self._settings.stop_grace_seconds
+            told = self.engine.execute(session.container, _PROGRAM, stdin=f"{_script()}\n{port}\n", limit=limit)
+        if not (number := re.search(r"\b[0-9]{1,9}\s*\Z", told, re.ASCII)):
+            raise JupyterError(f"Nobody knows how many kernels of {session.name!r} were ended.", why=f"{told[:200]!r}")
+        return int(number[0])
+
+
+def _script() -> str:
+    """The line that lets `_PROGRAM` be what ends kernels."""
+    return f"exec({_END_KERNELS.read_text(encoding='utf-8')!a})"
 
 
 def _hang_up(place: SplitResult) -> None:

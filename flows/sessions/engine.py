@@ -62,7 +62,10 @@ class Engine(Protocol):
         """
 
     def childless(self, container: str) -> bool:
-        """Whether the main program of a running container has started nothing that still runs; no: nobody knows."""
+        """Whether the main program of a running container has started nothing that still runs; no: nobody knows.
+
+        Shells at terminals needn't be counted: they aren't kernels.
+        """
 
     def remove(self, container: str) -> None:
         """Remove a container; its home stays."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from flows.catalog.model import Access
 from flows.core import command
@@ -100,8 +100,7 @@ def test_ctrl_z_suspends_a_program_in_a_terminal_of_jupyterlab(sessions: Session
         .raise_for_status()
         .json()["name"]
     )
-    url = f"ws{sessions.direct_url(ana).removeprefix('http')}/terminals/websocket/{name}"
-    with connect(url, additional_headers=headers, proxy=None, open_timeout=PATIENCE) as channel:
+    with terminal_at(sessions, ana, name) as channel:
 
         def type_until_told(typed: str, told: str) -> None:
             channel.send(json.dumps(["stdin", typed]))
@@ -122,8 +121,16 @@ def test_a_terminal_that_is_awaited_is_there_when_a_page_asks_and_no_shell_befor
     jupyter = sessions.jupyter(session)
     jupyter.await_terminals(["1", "work"])
     assert shells(sessions, session) == 0 and not jupyter.used()
-    assert sorted(terminals(sessions, session)) == ["1", "work"]
+    with terminal_at(sessions, session, "work") as channel:  # a tab that is open asks for nothing else
+        assert json.loads(channel.recv(timeout=PATIENCE)) == ["setup", {}]
+        assert sorted(terminals(sessions, session)) == ["1", "work"]
     assert shells(sessions, session) == 2
+
+
+def terminal_at(sessions: Sessions, session: Session, name: str) -> ClientConnection:
+    url = f"ws{sessions.direct_url(session).removeprefix('http')}/terminals/websocket/{name}"
+    headers = {"Authorization": f"token {sessions.token(session)}"}
+    return connect(url, additional_headers=headers, proxy=None, open_timeout=PATIENCE)
 
 
 def shells(sessions: Sessions, session: Session) -> int:
@@ -136,10 +143,13 @@ def test_a_wrong_token_is_refused_and_nothing_secret_is_said(sessions: Sessions,
     assert "wrong-token" not in str(refused.value)
 
 
-def test_kernels_are_seen_and_ended_though_the_door_is_shut(sessions: Sessions, ana: Session) -> None:
+@pytest.mark.parametrize("prepared", [False, True])
+def test_kernels_are_seen_and_ended_though_the_door_is_shut(sessions: Sessions, ana: Session, prepared: bool) -> None:
     headers = {"Authorization": f"token {sessions.token(ana)}"}
     httpx.post(f"{sessions.direct_url(ana)}/api/kernels", headers=headers, **PATIENTLY).raise_for_status()
     assert [kernel["name"] for kernel in kernels(sessions, ana)] == ["python3"]
+    if prepared:
+        sessions.prepare_stop(ana)
     reopen = sessions.engine.block_ingress(ana.container, [ana.access.port or 0])
     try:
         assert sessions.end_kernels(ana) == 1  # right before a move's stop, nobody comes in from outside

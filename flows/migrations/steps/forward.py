@@ -6,6 +6,7 @@ Every one of them can be done again: it looks at what is there and does what is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -186,6 +187,8 @@ class Forward:
         ends = shutdown_notice.open_in(self._settings, self._sessions, move.before).to_json()
         if move.consent:
             shutdown_notice.warn(self._sessions, move)
+            with suppress(RefitError):  # then its kernels are ended by what is started only then, or by the stop
+                self._sessions.prepare_stop(move.before)
             return Outcome(move.consent.text, data=ends)
 
         if why := self._watch.look_last(

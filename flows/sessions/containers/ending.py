@@ -37,12 +37,14 @@ class Process:
         parent: the pid of its parent.
         started: clock ticks since boot.
         deaf: it ignores SIGTERM, as shells do that wait for a person.
+        terminal: it has a controlling terminal, as shells of people have and kernels don't.
     """
 
     pid: int
     parent: int
     started: int
     deaf: bool
+    terminal: bool = False
 
 
 def end(first: int, grace: float) -> bool:
@@ -123,12 +125,14 @@ def _marked(mark: str) -> list[int]:
 def is_childless(first: int) -> bool:
     """Whether the main program of a container has started nothing that still runs; `first` as in `end`.
 
+    Shells at terminals don't count.
+
     Raises:
         OSError: it has ended, or isn't ours to look at.
     """
     others = _others(first, _space(first))
     main = main_program(first, others)
-    return bool(main) and all(process.parent != main for process in others)
+    return bool(main) and not started_by(main, others)
 
 
 def main_program(first: int, others: Iterable[Process]) -> int:
@@ -142,12 +146,24 @@ def waited_for(main: int, others: Iterable[Process]) -> list[int]:
     return [process.pid for process in others if process.pid != main and not process.deaf]
 
 
-def read_status(pid: int, status: Mapping[str, str], started: int) -> Process | None:
-    """A process by its `/proc/<pid>/status`; none: it is dead and only not yet collected. Pure."""
+def started_by(main: int, others: Iterable[Process]) -> list[int]:
+    """The pids of what the main program has started, shells at terminals aside: kernels, language servers. Pure."""
+    return [process.pid for process in others if process.parent == main and not process.terminal]
+
+
+def read_status(pid: int, status: Mapping[str, str], started: int, terminal: int = 0) -> Process | None:
+    """A process by its `/proc/<pid>/status`; none: it is dead and only not yet collected. Pure.
+
+    Args:
+        pid: as the host knows it.
+        status: the lines of that file.
+        started: clock ticks since boot.
+        terminal: the number of its controlling terminal; 0: it has none.
+    """
     if status["State"].startswith(("Z", "X")):
         return None
     deaf = bool(int(status["SigIgn"], 16) >> (signal.SIGTERM - 1) & 1)
-    return Process(pid, int(status["PPid"]), started, deaf)
+    return Process(pid, int(status["PPid"]), started, deaf, bool(terminal))
 
 
 def _others(first: int, space: str) -> list[Process]:
@@ -163,8 +179,8 @@ def _others(first: int, space: str) -> list[Process]:
 
 def _read(folder: Path, pid: int) -> Process | None:
     status = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line)
-    started = int((folder / "stat").read_text().rpartition(")")[2].split()[19])
-    return read_status(pid, status, started)
+    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    return read_status(pid, status, started=int(fields[19]), terminal=int(fields[4]))
 
 
 def _space(pid: int) -> str:

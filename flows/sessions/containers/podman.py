@@ -240,7 +240,7 @@ class Podman:
         self._slots.take(container)
 
     def childless(self, container: str) -> bool:
-        """Whether the main program of a running container has started nothing that still runs; no: nobody knows."""
+        """Whether the main program of a running container has started nothing that still runs but terminals."""
         try:
             return bool(first := self._first(container)) and ending.is_childless(first)
         except OSError:

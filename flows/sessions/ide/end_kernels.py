@@ -1,6 +1,7 @@
 """Ends the kernels of a session in an orderly way, from inside: runs in its container, with the image's own Python.
 
-From outside nobody may come in any more when a session is stopped.
+From outside nobody may come in any more when a session is stopped. It begins with the number of the port on a line: to
+start it takes longer than to end kernels, so it is started before anybody is turned away, and waits.
 """
 
 from __future__ import annotations
@@ -32,4 +33,6 @@ def end_kernels(port: int) -> int:
 
 
 if __name__ == "__main__":
-    print(end_kernels(int(sys.argv[1])))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(end_kernels(int(line)), flush=True)

@@ -102,7 +102,7 @@ class SimulatedEngine:
     def dialogue(self, container: str, argv: Sequence[str], limit: float = 600.0) -> Iterator[Callable[[str], str]]:
         self._world.at("ready to look", session_of(container))
         self._check_runs(container)
-        yield lambda line: self._look(container) if line.startswith("{") else "ready"
+        yield lambda line: self._look(container) if line.startswith("{") else "0"
 
     def _look(self, container: str) -> str:
         self._world.at("probe", session_of(container))
