@@ -59,7 +59,11 @@ def look(settings: Settings) -> Runs:
     login = services.prefect_login(settings)
     try:
         with httpx.Client(
-            base_url=settings.prefect_api, auth=login, timeout=_ANSWER_SECONDS, trust_env=False
+            base_url=settings.prefect_api,
+            auth=login,
+            timeout=_ANSWER_SECONDS,
+            trust_env=False,
+            verify=outside.trusted_by_default(settings.prefect_api),
         ) as server:
             outside.keep_deadlines(server)
             with outside.within(_LOOK_SECONDS):

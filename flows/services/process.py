@@ -175,7 +175,7 @@ def answers(service: Service) -> bool:
     try:
         # The path of a socket must be short, and that of the folder may be long.
         socket = f"/proc/self/fd/{folder}/{service.socket}" if service.socket else None
-        way = httpx.HTTPTransport(uds=socket)
+        way = httpx.HTTPTransport(uds=socket, verify=outside.trusted_by_default(service.health))
         # A proxy of the shell has no business on loopback.
         with httpx.Client(trust_env=False, timeout=REQUEST_SECONDS, auth=service.login, transport=way) as client:
             outside.keep_deadlines(client)  # somebody else may listen there, and never end

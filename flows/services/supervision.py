@@ -173,7 +173,7 @@ class Supervisor:
         try:
             folder = os.open(self.folder, os.O_RDONLY)
             try:
-                way = httpx.HTTPTransport(uds=f"/proc/self/fd/{folder}/socket")
+                way = httpx.HTTPTransport(uds=f"/proc/self/fd/{folder}/socket", verify=outside.NOBODY)
                 with httpx.Client(trust_env=False, timeout=_REQUEST_SECONDS, transport=way) as client:
                     outside.keep_deadlines(client)
                     request = client.build_request("POST", "http://supervisor/RPC2", content=body)

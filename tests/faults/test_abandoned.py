@@ -28,6 +28,7 @@ from tests.support.killing import move_until_killed
 from tests.support.machine import RegistryServer, private_home
 from tests.support.moving import Scene, check_nothing_is_left, furnish, manifest, opened, to
 from tests.support.variants import LATE, LIGHT, WAITS
+from tests.support.waiting import PATIENTLY
 
 NAME, PROFILE, RELEASE = "ruth", "light-minimal-deb12-py311", "2026a"
 SPOILS = "echo spoiled >>project/work.py; exit 3"
@@ -71,7 +72,7 @@ def gets_in(scene: Scene) -> bool:
     """Whether somebody from outside does."""
     url = scene.sessions.direct_url(scene.sessions.store.session(NAME))
     try:
-        return httpx.get(f"{url}/api", trust_env=False, timeout=2).status_code == 200
+        return httpx.get(f"{url}/api", **{**PATIENTLY, "timeout": 2}).status_code == 200
     except httpx.TransportError:
         return False
 

@@ -145,7 +145,7 @@ def check(room: Room, row: Row) -> None:
 
 def answers(room: Room) -> bool:
     try:
-        return httpx.get(f"{room.url}/api", trust_env=False, timeout=1).status_code == 200
+        return httpx.get(f"{room.url}/api", **{**PATIENTLY, "timeout": 1}).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -160,7 +160,7 @@ def stays_if_busy(seen: Seen) -> str:
 
 def test_nobody_gets_in_after_the_last_look_at_an_idle_session(plain: Room) -> None:
     session = plain.session
-    with httpx.Client(trust_env=False, timeout=1) as connected:
+    with httpx.Client(**{**PATIENTLY, "timeout": 1}) as connected:
         assert connected.get(f"{plain.url}/api").status_code == 200
         assert not watch_of(plain).look_last(session, stays_if_busy)
         try:

@@ -13,6 +13,7 @@ from fastapi.routing import APIWebSocketRoute
 
 from flows import services
 from flows.core.lazily import lazily
+from flows.core.outside import NOBODY
 from flows.core.settings import Settings
 from flows.services import csrf
 from tests.support.waiting import PATIENCE
@@ -31,7 +32,7 @@ class Patient(httpx.HTTPTransport):
 
     def __init__(self) -> None:
         # The server hangs up on a connection that is idle for 5 seconds, and may do so just when it is used again.
-        super().__init__(limits=httpx.Limits(max_keepalive_connections=0))
+        super().__init__(limits=httpx.Limits(max_keepalive_connections=0), verify=NOBODY)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         deadline = time.monotonic() + PATIENCE

@@ -210,6 +210,20 @@ def test_the_lock_has_no_package_that_takes_a_second_to_be_imported() -> None:
     assert 'name = "rfc3987-syntax"\nversion' not in (FLOWS.parent / "uv.lock").read_text()
 
 
+def test_each_client_of_httpx_is_told_whom_it_trusts() -> None:
+    """By itself it reads all authorities, which takes 20 ms of CPU, also where it speaks plain HTTP."""
+    made = {"httpx.Client", "httpx.HTTPTransport", "httpx.get", "httpx.post", "httpx.request", "httpx.stream"}
+    told = {"verify", "transport"}
+    clients = [
+        (relative(path), call.lineno, told.isdisjoint(option.arg for option in call.keywords))
+        for path in MODULES
+        for _, call in calls(path)
+        if ast.unparse(call.func) in made
+    ]
+    assert len(clients) > 5
+    assert [one for one in clients if one[-1]] == []
+
+
 def test_no_module_bears_the_name_of_a_dependency() -> None:
     text = (FLOWS.parent / "uv.lock").read_text()
     packages = {line.split('"')[1].replace("-", "_") for line in text.splitlines() if line.startswith("name = ")}

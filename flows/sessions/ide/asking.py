@@ -14,8 +14,10 @@ _OF_THE_WAY = ("content-encoding", "content-length", "transfer-encoding")
 
 
 def client(**options: Any) -> httpx.Client:
-    """A client for `ask`; `options` are those of `httpx.Client`."""
-    made = httpx.Client(trust_env=False, **options)  # a proxy for the outside world has no way to loopback
+    """A client for `ask`, which speaks HTTP alone; `options` are those of `httpx.Client`."""
+    made = httpx.Client(
+        trust_env=False, verify=outside.NOBODY, **options
+    )  # a proxy for the outside world has no way to loopback
     outside.keep_deadlines(made)
     return made
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -28,8 +27,6 @@ _ASK_ALIVE_SECONDS = 1.0
 _ANSWER_SECONDS = 30.0
 # The machine that a server is on is this one: who doesn't take up a connection at once is gone, and nobody says so.
 _CONNECT_SECONDS = 1.0
-# Sessions speak plain http on this machine; to read all authorities for nothing takes longer than a request.
-_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _NOTICES = "/refit/notices"
 _TERMINALS = "/refit/terminals"
 
@@ -53,9 +50,7 @@ class Jupyter(Pages):
     def __init__(self, url: str, token: str) -> None:
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"token {token}"}
-        self._client = asking.client(
-            base_url=self._url, headers=self._headers, timeout=_within(_ANSWER_SECONDS), verify=_NOBODY
-        )
+        self._client = asking.client(base_url=self._url, headers=self._headers, timeout=_within(_ANSWER_SECONDS))
 
     def wait_ready(self, path: str, limit: float, alive: Callable[[], bool] = lambda: True) -> float:
         """Wait until the server lets us in; returns the seconds that it took.
@@ -175,7 +170,7 @@ def wait_answer(url: str, limit: float, alive: Callable[[], bool] = lambda: True
     """
     started = asked = time.monotonic()
     why = ""
-    with asking.client(timeout=_within(limit), verify=_NOBODY) as client:
+    with asking.client(timeout=_within(limit)) as client:
 
         def is_ready() -> bool:
             nonlocal asked, why

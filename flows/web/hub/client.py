@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
-from flows.core import program_output
+from flows.core import outside, program_output
 from flows.core.atomic_files import kept_secret
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
@@ -71,7 +71,9 @@ class HubClient:
         self._token = token(settings)
         headers = {"Authorization": f"token {self._token}"}
         base = f"{settings.hub_url}{routes.HUB}/api"
-        self._client = httpx.Client(base_url=base, headers=headers, trust_env=False, timeout=_SECONDS)
+        self._client = httpx.Client(
+            base_url=base, headers=headers, trust_env=False, timeout=_SECONDS, verify=outside.trusted_by_default(base)
+        )
 
     def people(self) -> tuple[Person, ...]:
         """All who have an account.

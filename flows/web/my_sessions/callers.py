@@ -19,6 +19,7 @@ from urllib.parse import quote
 import httpx
 from cachetools import TTLCache
 
+from flows.core import outside
 from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 from flows.gateway import routes
@@ -94,7 +95,8 @@ class Callers:
     def __init__(self, settings: Settings, seconds: float = FRESH_SECONDS) -> None:
         self._secret = secret(settings)
         base, limits = f"{settings.hub_url}{routes.HUB}/api", httpx.Limits(max_connections=20)
-        self._client = httpx.Client(base_url=base, trust_env=False, timeout=_HUB_SECONDS, limits=limits)
+        trust = outside.trusted_by_default(base)
+        self._client = httpx.Client(base_url=base, trust_env=False, timeout=_HUB_SECONDS, limits=limits, verify=trust)
         self._fresh: TTLCache[str, tuple[Caller | None]] = TTLCache(_MOST_KNOWN, seconds)
         self._kept: TTLCache[str, Caller] = TTLCache(_MOST_KNOWN, AWAY_SECONDS)
         self._lock = Lock()

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from flows.core.outside import NOBODY
 from flows.web.hub import passes
 from flows.web.hub.origins import host_of
 from tests.support.hub import Hub, Person
@@ -20,7 +21,7 @@ class Resolving(httpx.BaseTransport):
     """Knows all hosts below localhost, as browsers do."""
 
     def __init__(self) -> None:
-        self._transport = httpx.HTTPTransport()
+        self._transport = httpx.HTTPTransport(verify=NOBODY)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         here = request.url.copy_with(host="127.0.0.1")
