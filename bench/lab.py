@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import shutil
 import tempfile
 import time
@@ -94,10 +95,13 @@ def machine(images: Path | None = None, **settings: object) -> Iterator[Settings
 
 @cache
 def _images() -> Path:
-    """The registry's folder with the stages of the catalog's first image: built once for all benchmarks of a run."""
+    """The registry's folder with the stages of the catalog's first image: built once for all benchmarks of a run, from
+    the images that tests have kept, if there are any.
+    """
     kept = Path(tempfile.mkdtemp(prefix="refit-bench-"))
     atexit.register(shutil.rmtree, kept, ignore_errors=True)
-    with machine() as private:
+    before = Path(os.environ.get("REFIT_TEST_IMAGES", ""), "images")
+    with machine(before if before.is_absolute() and before.is_dir() else None) as private:
         deque(built(private), maxlen=0)
         shutil.copytree(private.home.parent / "registry" / "images", kept / "images")
     return kept / "images"

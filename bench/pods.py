@@ -111,9 +111,9 @@ def rows(ours: list[float], peers: Mapping[str, list[float]]) -> list[Row]:
 def _site() -> Iterator[Site]:
     with (
         tempfile.TemporaryDirectory(prefix="refit-bench-") as folder,
+        lab(gateway_port=free_port(), gateway_api_port=free_port()) as sessions,  # builds before the cluster is taken
         cluster.running(),
         cluster.registry(Path(folder)),
-        lab(gateway_port=free_port(), gateway_api_port=free_port()) as sessions,
     ):
         digests = (sessions.origin, sessions.image("the next"))
         for tag, digest in zip(("one", "two"), digests, strict=True):

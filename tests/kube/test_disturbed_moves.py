@@ -25,7 +25,7 @@ from tests.support.moving import to
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long]
-ENDS = {State.cleaned, State.rolled_back, State.deferred}
+ENDS = {State.cleaned, State.rolled_back, State.deferred, State.skipped}
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["cold", "late"])
