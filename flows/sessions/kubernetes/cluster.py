@@ -289,7 +289,7 @@ class Cluster:
         return dict(self._checked(answer, verb, resource).json())
 
     def _send(self, method: str, path: str, **more: Any) -> httpx2.Response:
-        """One call, again and again while the server is away or has too much to do; no POST that was lost is repeated."""
+        """One call, again and again while the server is away or busy; no POST that was lost is repeated."""
 
         def send() -> httpx2.Response:
             try:
