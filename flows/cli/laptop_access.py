@@ -12,6 +12,10 @@ from flows.cli import tables
 from flows.cli.console import Json, out, show, show_json, show_text
 from flows.cli.laptop import Name, act, app, ask, path
 from flows.core.errors import RefitError
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from flows.jump import client_files
 
 __all__ = ["app"]
 
@@ -180,6 +184,31 @@ def remove_key(
 ) -> None:
     """Remove a public key: nobody comes in with it any more."""
     _keys(ask("POST", "/keys/remove", {"key": key}), as_json)
+
+
+@app.command("ssh-config")
+def configure_ssh(
+    host: Annotated[
+        str, typer.Option(metavar="NAME", help="Name or address of that Refit for ssh; else as in its URL.")
+    ] = "",
+    port: Annotated[int, typer.Option(metavar="PORT", help="Port of the way in, if another one leads there.")] = 0,
+    forward_agent: Annotated[bool, typer.Option("--forward-agent", help="Let sessions use your ssh agent.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write it into your ~/.ssh.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print a script by which your ssh reaches all of your sessions, as NAME.refit; or write its files at once."""
+    asked = urlencode({"host": host, "port": port, "forward_agent": str(forward_agent).lower()})
+    told = ask("GET", f"/ssh-config?{asked}")
+    # The lines are made here: some of those that ssh understands would run a program on this machine.
+    way = client_files.told(told["host"], told["port"], told["key"], told["keys"])
+    files = way.files(forward_agent=forward_agent)
+    if write:
+        for file in client_files.write(files, Path.home() / ".ssh"):
+            out.print(f"{file} is written.", highlight=False, soft_wrap=True)
+    elif as_json:
+        show_json(files)
+    else:
+        show_text(client_files.script(files))
 
 
 def _subject(person: str, group: str, code: str) -> tuple[str, str]:

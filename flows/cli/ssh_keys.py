@@ -71,7 +71,7 @@ def configure_ssh(
     as_json: Json = False,
 ) -> None:
     """Print what ssh on a person's own machine needs to reach all of their sessions, as NAME.refit."""
-    files = client_files.files(load(), person, host=host, port=port, forward_agent=forward_agent)
+    files = client_files.way(load(), person, host=host, port=port).files(forward_agent=forward_agent)
     if write:
         for path in client_files.write(files, Path.home() / ".ssh"):
             out.print(f"{path} is written.", highlight=False, soft_wrap=True)

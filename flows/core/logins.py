@@ -18,6 +18,7 @@ class By(StrEnum):
     password = "password"
     pam = "pam"
     oidc = "oidc"
+    other = "other"
 
 
 class LoginPolicy(Document):
@@ -25,7 +26,8 @@ class LoginPolicy(Document):
 
     by: By = Field(
         By.password,
-        description="`password`: chosen by invited people; `pam`: this machine's; `oidc`: a provider's.",
+        description="`password`: chosen by invited people; `pam`: this machine's; `oidc`: a provider's; "
+        "`other`: whichever authenticator `jupyterhub_config.d` names, such as LDAP's.",
     )
     issuer: str = Field(
         "",

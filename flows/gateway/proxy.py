@@ -113,15 +113,20 @@ class Gateway:
         """There is no such session any more."""
         self._ask("DELETE", routes.path(session))
 
-    def visits(self) -> tuple[Visit, ...]:
-        """Those who are in a session, or would be let in without a question to the authorizer."""
-        answer = self._ask("GET", "", of="visits")
+    def visits(self, *, looked: bool = False) -> tuple[Visit, ...]:
+        """Those who are in a session, or would be let in without a question to the authorizer.
+
+        Args:
+            looked: the answer before this one was looked through with rights that are in force, and those who have to
+                leave have left; others may be let in without a question for some seconds more.
+        """
+        answer = self._ask("GET", "?looked" if looked else "", of="visits")
         return () if answer is None else tuple(Visit(*visit) for visit, _ in answer.json())
 
-    def end_visits(self, visits: Iterable[Visit]) -> int:
-        """Close the connections of these visits at once; returns how many there were."""
+    def end_visits(self, visits: Iterable[Visit]) -> int | None:
+        """Close the connections of these visits at once; returns how many there were, none: it didn't do it."""
         answer = self._ask("DELETE", "", [list(visit) for visit in visits], of="visits")
-        return 0 if answer is None else int(answer.json()["closed"])
+        return None if answer is None else int(answer.json()["closed"])
 
     def _route(self, path: str, target: str) -> None:
         self._ask("POST", path, {"target": target})

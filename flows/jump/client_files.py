@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows.core.atomic_files import write_whole
@@ -12,27 +14,52 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.jump.sandbox import Sandbox
 from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import check_name
 from flows.sessions.people import rights
 from flows.sessions.ssh import client
 from flows.sessions.ssh.client import JumpHost
+from flows.sessions.ssh.keys import PublicKey, read_keys
 
+HOST = r"[A-Za-z0-9.:_-]{1,253}"
+_HOST, _LAST_PORT = re.compile(HOST), 65535
 CONFIG, KNOWN_HOSTS = f"{client.FOLDER}/config", f"{client.FOLDER}/known_hosts"
 
 
-def files(
-    settings: Settings, person: str, *, host: str = "", port: int = 0, forward_agent: bool = False
-) -> dict[str, str]:
-    """Path below `~/.ssh` → content, for one person.
+@dataclass(frozen=True)
+class Way:
+    """The way from a person's machine into their sessions.
+
+    Attributes:
+        jump: where they come in.
+        keys: session → its host key, as far as it has one yet.
+    """
+
+    jump: JumpHost
+    keys: Mapping[str, PublicKey]
+
+    def files(self, *, forward_agent: bool = False) -> dict[str, str]:
+        """Path below `~/.ssh` → content. Pure.
+
+        Args:
+            forward_agent: whether sessions may use the person's agent.
+        """
+        return {
+            CONFIG: client.configuration(self.jump, forward_agent=forward_agent),
+            KNOWN_HOSTS: client.known_hosts(self.jump, self.keys),
+        }
+
+
+def way(settings: Settings, person: str, *, host: str = "", port: int = 0) -> Way:
+    """The way into the sessions of one person.
 
     Args:
         settings: of this Refit.
         person: by the name with which they log in.
         host: how their machine calls this one; empty: by the address that the services listen on.
         port: at which it is reached from there; 0: the setting.
-        forward_agent: whether sessions may use the person's agent.
 
     Raises:
-        RefitError: nobody comes in by ssh from elsewhere here, or nobody has that name.
+        RefitError: nobody comes in by ssh from elsewhere here.
     """
     if not settings.jump_wanted:
         raise RefitError(
@@ -45,11 +72,23 @@ def files(
     ssh = Sessions.open(settings, database).ssh
     here = settings.seen_from_here.strip("[]")
     jump = JumpHost(host or here, port or settings.jump_port, Sandbox(settings).host_key())
-    keys = {name: key for name in entitlements.usable_by(person) if (key := ssh.host_key(name))}
-    return {
-        CONFIG: client.configuration(jump, forward_agent=forward_agent),
-        KNOWN_HOSTS: client.known_hosts(jump, keys),
-    }
+    return Way(jump, {name: key for name in entitlements.usable_by(person) if (key := ssh.host_key(name))})
+
+
+def told(host: str, port: int, key: str, keys: Mapping[str, str]) -> Way:
+    """The way as another Refit tells it, whose words become lines of files here. Pure.
+
+    Raises:
+        RefitError: it can't be one.
+    """
+    if not _HOST.fullmatch(host) or not 0 < port <= _LAST_PORT:
+        raise RefitError(f"{host!r} with the port {port} can't be where a Refit is reached by ssh.")
+
+    def read(text: str) -> PublicKey:
+        [one] = read_keys(text.partition("\n")[0], "what that Refit says")
+        return one
+
+    return Way(JumpHost(host, port, read(key)), {check_name(name): read(one) for name, one in keys.items()})
 
 
 def write(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:

@@ -200,7 +200,8 @@ class Store:
     def owners(self) -> dict[str, str]:
         """The homes, with a session or without, of which it is known whose they are: name → person."""
         with Transaction(self._database) as transaction:
-            return {row.name: row.owner for row in transaction.scalars(select(HomeRow).where(HomeRow.owner != ""))}
+            rows = transaction.execute(select(HomeRow.name, HomeRow.owner).where(HomeRow.owner != ""))
+            return {row.name: row.owner for row in rows}
 
     def give_home(self, name: str, owner: str) -> None:
         """From now on a home is this person's; empty: nobody's in particular.

@@ -53,7 +53,7 @@ class Laptop:
 
     def configure(self) -> None:
         """Write what `refit ssh-config` writes."""
-        client_files.write(client_files.files(self.settings, self.person), self.folder / ".ssh")
+        client_files.write(client_files.way(self.settings, self.person).files(), self.folder / ".ssh")
 
     @property
     def ssh(self) -> str:

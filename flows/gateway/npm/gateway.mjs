@@ -19,7 +19,7 @@ const CLOSE = 8;
 const AWAY = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
 // Answers of the authorizer are remembered so long: milliseconds. A page makes dozens of requests at once. It takes one
-// back when it doesn't hold any more.
+// back when it doesn't hold any more; while it goes on looking, it lets those about owners be remembered for longer.
 const REMEMBERED = 15000;
 const MOST_REMEMBERED = 10000;
 // An authorizer that stands still is waited for so long: milliseconds.
@@ -34,8 +34,9 @@ const BAD = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\
 /** A service worker of a session must not answer for other pages of its origin: the header that widens its scope goes. */
 function keepWorkersInside(headers, url) {
   const allowed = headers["service-worker-allowed"];
+  if (allowed === undefined) return;
   const [inside] = url.match(/^\/session\/[^/?#]+/) ?? [];
-  if (allowed === undefined || !inside) return;
+  if (!inside) return;
   // A browser reads it as an address that may be relative, with `..` and escapes. One that isn't plain goes.
   const path = /^\/(?!\/)[\w./~@+-]*$/.test(allowed) ? new URL(allowed, "http://session").pathname : "";
   if (!path.startsWith(`${inside}/`)) delete headers["service-worker-allowed"];
@@ -43,8 +44,9 @@ function keepWorkersInside(headers, url) {
 
 /** An IDE sets cookies for its own session: none that Refit or the Hub reads, for no other host, and below its path. */
 function keepCookiesInside(headers, url) {
+  if (!headers["set-cookie"]) return;
   const [inside] = url.match(/^\/session\/[^/?#]+/) ?? [];
-  if (!headers["set-cookie"] || !inside) return;
+  if (!inside) return;
   const own = headers["set-cookie"].filter((cookie) => !OWN_COOKIE.test(cookie.trim()));
   headers["set-cookie"] = own.map((cookie) => {
     const [value, ...attributes] = cookie.split(";").map((part) => part.trim());
@@ -54,6 +56,15 @@ function keepCookiesInside(headers, url) {
     const isInside = path === inside || (path.startsWith(`${inside}/`) && !/[/\\]\.|%/.test(path));
     return [value, ...others, `Path=${isInside ? path : `${inside}/`}`].join("; ");
   });
+}
+
+/** A redirect to the address at which the gateway reaches an IDE leads no browser anywhere: its path alone is told. */
+function keepRedirectsUseful({ headers, socket }) {
+  if (!/^https?:/i.test(headers.location ?? "") || !socket?.remotePort || !URL.canParse(headers.location)) return;
+  const { hostname, port, pathname, search, hash } = new URL(headers.location);
+  const own = [socket.remoteAddress, "localhost", "127.0.0.1"]; // as it is called inside of its container, too
+  if (!own.includes(hostname) || Number(port) !== socket.remotePort) return;
+  headers.location = `/${pathname.replace(/^\/+/, "")}${search}${hash}`; // two slashes would begin the name of a host
 }
 
 /** Follows the frames that a server sends, whose payloads are never masked. */
@@ -107,10 +118,18 @@ function isPage(kind, request) {
 /** Whether a page of another origin makes the browser ask. Following a link is no such thing, nor is a program. */
 function isForeign(kind, { method, headers }) {
   if (headers.authorization) return false;
-  const hosts = [headers.host, ...(headers["x-forwarded-host"] ?? "").split(/, */)];
-  if (headers.origin && !hosts.includes(headers.origin.replace(/^https?:\/\//, ""))) return true;
+  if (headers.origin) {
+    const hosts = [headers.host, ...(headers["x-forwarded-host"] ?? "").split(/, */)];
+    if (!hosts.includes(headers.origin.replace(/^https?:\/\//, ""))) return true;
+  }
   const isLink = kind === "web" && method === "GET" && headers["sec-fetch-mode"] === "navigate";
   return ["cross-site", "same-site"].includes(headers["sec-fetch-site"]) && !isLink;
+}
+
+/** The cookies of a request that an IDE may see; undefined: none. */
+function withoutOwn(cookie) {
+  const cookies = (cookie ?? "").split(/; */).filter((one) => one && !OWN_COOKIE.test(one));
+  return cookies.length ? cookies.join("; ") : undefined;
 }
 
 class Gateway extends ConfigurableProxy {
@@ -132,14 +151,26 @@ class Gateway extends ConfigurableProxy {
     this.proxy.on("proxyRes", (told, request, answer) => {
       keepWorkersInside(told.headers, request.url);
       keepCookiesInside(told.headers, request.url);
+      keepRedirectsUseful(told);
       told.on("close", () => told.complete || answer.destroy());
     });
   }
 
   #matches = new WeakMap();
-  #visits = new Visits(MOST_REMEMBERED);
+  #visits = new Visits(MOST_REMEMBERED, REMEMBERED);
   #asking = new Map();
   #authorizerAgent = new http.Agent({ keepAlive: true, maxSockets: 32 });
+
+  /** What the authorizer said of a session held for the session that was there. */
+  addRoute(path, data) {
+    if (#visits in this) this.#visits.forget(this._routes.cleanPath(path)); // not yet, for the routes of its own
+    return super.addRoute(path, data);
+  }
+
+  removeRoute(path) {
+    this.#visits.forget(this._routes.cleanPath(path));
+    return super.removeRoute(path);
+  }
 
   /** The route that the authorizer was asked about, whatever has become of it meanwhile. */
   async targetForReq(request) {
@@ -163,17 +194,19 @@ class Gateway extends ConfigurableProxy {
   async #admit(kind, request, answer, prefix) {
     const { cookie, authorization } = request.headers;
     if (isForeign(kind, request)) return this.#refuse(kind, answer, FOREIGN);
-    const key = JSON.stringify([prefix, cookie, authorization, request.headers.host]);
+    // No header has a line's end in it, and so no two requests of others have the same key.
+    const key = `${prefix}\n${cookie ?? ""}\n${authorization ?? ""}\n${request.headers.host ?? ""}`;
     let known = this.#visits.recall(key);
     if (!known) {
       const told = await this.#askOnce(key, kind, request, prefix);
       if (told.status !== 200) return this.#refuse(kind, answer, told);
-      known = this.#visits.remember(key, JSON.parse(told.body), REMEMBERED);
+      known = this.#visits.remember(key, { ...JSON.parse(told.body), cookie: withoutOwn(cookie) });
     }
     // Somebody who went away meanwhile would never be seen to leave.
     if (answer.destroyed) return false;
     this.#visits.enter(known, answer, kind === "ws" ? () => this.#part(answer, TAKEN_BACK) : () => answer.destroy());
-    this.#hide(request);
+    if (known.cookie) request.headers.cookie = known.cookie;
+    else delete request.headers.cookie;
     if (known.authorization) request.headers.authorization = known.authorization;
     else if (known.authorization === "") delete request.headers.authorization;
     if (isPage(kind, request)) this.#addToken(request, known);
@@ -202,12 +235,6 @@ class Gateway extends ConfigurableProxy {
     if (!query || (page && page !== path)) return;
     const others = asked.split("&").filter((part) => part && !part.startsWith("token="));
     request.url = `${path}?${[...others, query].join("&")}`;
-  }
-
-  #hide(request) {
-    const cookies = (request.headers.cookie ?? "").split(/; */).filter((one) => one && !OWN_COOKIE.test(one));
-    if (cookies.length) request.headers.cookie = cookies.join("; ");
-    else delete request.headers.cookie;
   }
 
   #askAuthorizer(kind, request, prefix) {

@@ -10,51 +10,76 @@ export class Visits {
   #open = new Map();
   #remembered = new Map();
   #most;
+  #milliseconds;
+  #looked = -Infinity;
 
-  constructor(most) {
+  /**
+   * An answer holds for so many milliseconds; for longer, if the authorizer permits it, but only while it goes on looking
+   * through the visits with what the Hub tells it: each of its looks counts for so many milliseconds, too.
+   */
+  constructor(most, milliseconds) {
     this.#most = most;
+    this.#milliseconds = milliseconds;
   }
 
   /** The authorizer's answer about such a request, while that holds. */
   recall(key) {
     const known = this.#remembered.get(key);
-    if (known && known.until >= Date.now()) return known;
+    if (known && this.#holds(known, performance.now())) return known;
     this.#remembered.delete(key);
   }
 
-  remember(key, admission, milliseconds) {
-    if (this.#remembered.size >= this.#most) this.#remembered.clear();
-    const known = { ...admission, until: Date.now() + milliseconds };
+  remember(key, admission) {
+    if (this.#remembered.size >= this.#most) this.#remembered.delete(this.#remembered.keys().next().value);
+    const now = performance.now();
+    const times = { until: now + this.#milliseconds, longest: now + 1000 * (admission.keep ?? 0) };
+    const known = { ...admission, visitor: JSON.stringify(admission.visit), ...times };
     this.#remembered.set(key, known);
     return known;
   }
 
+  #holds({ until, longest }, now) {
+    return until >= now || (longest >= now && this.#looked + this.#milliseconds >= now);
+  }
+
+  /** The authorizer has looked through the visits that it was told last, and ended those that have to end. */
+  looked() {
+    const now = performance.now();
+    // It wasn't told of answers that held no more; they must not hold again.
+    for (const [key, known] of this.#remembered) if (!this.#holds(known, now)) this.#remembered.delete(key);
+    this.#looked = now;
+  }
+
+  /** What was answered about a session doesn't hold any more: it is elsewhere, is another one now, or is gone. */
+  forget(path) {
+    for (const key of this.#remembered.keys())
+      if (key.startsWith(`${path}\n`) || key.startsWith(`${path}/`)) this.#remembered.delete(key);
+  }
+
   /** A connection of a person to a session is open until it closes by itself, or `leave` is called. */
-  enter({ visit }, connection, leave) {
-    const key = JSON.stringify(visit);
-    if (!this.#open.has(key)) this.#open.set(key, new Map());
-    const connections = this.#open.get(key);
+  enter({ visitor }, connection, leave) {
+    let connections = this.#open.get(visitor);
+    if (!connections) this.#open.set(visitor, (connections = new Map()));
     connections.set(connection, leave);
     connection.once("close", () => {
       connections.delete(connection);
-      if (!connections.size && this.#open.get(key) === connections) this.#open.delete(key);
+      if (!connections.size && this.#open.get(visitor) === connections) this.#open.delete(visitor);
     });
   }
 
   /** [visit, number of its connections] of all that are in, or would be let in without a question. */
   all() {
     const counted = new Map([...this.#open].map(([key, connections]) => [key, connections.size]));
-    for (const { visit, until } of this.#remembered.values()) {
-      const key = JSON.stringify(visit);
-      if (until >= Date.now() && !counted.has(key)) counted.set(key, 0);
-    }
+    const now = performance.now();
+    for (const known of this.#remembered.values())
+      if (this.#holds(known, now) && !counted.has(known.visitor)) counted.set(known.visitor, 0);
     return [...counted].map(([key, size]) => [JSON.parse(key), size]);
   }
 
   /** Close all connections of these visits, and forget that they were let in. */
   end(visits) {
     const ended = new Set(visits.map((visit) => JSON.stringify(visit)));
-    for (const [key, { visit }] of this.#remembered) if (ended.has(JSON.stringify(visit))) this.#remembered.delete(key);
+    for (const [key, { visitor }] of this.#remembered) if (ended.has(visitor)) this.#remembered.delete(key);
     const leaving = [...ended].flatMap((key) => [...(this.#open.get(key) ?? [])]);
     for (const [connection, leave] of leaving) {
       leave();
@@ -72,7 +97,11 @@ export function visitsApi(visits, token) {
     const [sent, own] = [headers.authorization ?? "", `token ${token}`].map((text) => Buffer.from(text));
     return sent.length === own.length && timingSafeEqual(sent, own);
   };
-  const get = async (request, answer) => (isOurs(request) ? told(answer, 200, visits.all()) : told(answer, 403));
+  const get = async (request, answer) => {
+    if (!isOurs(request)) return told(answer, 403);
+    if (request.url.endsWith("?looked")) visits.looked();
+    return told(answer, 200, visits.all());
+  };
   const end = async (request, answer) => {
     if (!isOurs(request)) return told(answer, 403);
     let body = "";

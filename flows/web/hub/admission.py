@@ -33,6 +33,8 @@ logger = logging.getLogger("refit.authorizer")
 CALLBACK, GUEST, ARRIVAL = (f"{routes.ENTRY}/{name}" for name in ("callback", "guest", "arrival"))
 # Seconds. That somebody is in a session is written down so often.
 _VISIT_SECONDS = 60.0
+# The gateway may keep the answer about an owner so long.
+_KEEP_SECONDS = 600.0
 _MOST_TICKETS = 100_000
 _NO_STORE = {
     "Cache-Control": "no-store",
@@ -93,7 +95,7 @@ class Admission:
             if kind == "page" and not self._grants.was_told(name, caller.person):
                 return self._to_be_told(request, caller, name)
             self._note_visit(caller, name, access)
-        return JSONResponse(self._let_in(session, caller))
+        return JSONResponse(self._let_in(session, caller, access))
 
     def welcome(self, request: Request) -> Response:
         """Somebody comes back from the Hub: from now on it is known who they are, if this browser went there."""
@@ -214,14 +216,18 @@ class Admission:
             self._grants.visited(session, caller.person, access)
             self._visited[key] = time.monotonic()
 
-    def _let_in(self, session: Session, caller: Caller) -> dict[str, object]:
+    def _let_in(self, session: Session, caller: Caller, access: Access) -> dict[str, object]:
         """Orders for the gateway: it notes whose connection it is, and adds the IDE's token to the IDE's page.
 
-        A token of the Hub is not for the IDE: in its place the IDE gets its own.
+        It may keep the answer about an owner's browser for minutes, as long as `RightsWatch` goes on looking. Visits
+        of others are written down as they go on, and what a token reaches may change. A token of the Hub is not for
+        the IDE: in its place the IDE gets its own.
         """
         token, page = self._servers.sessions.token(session), urlsplit(session.access.page)
         jupyter = session.access.protocol == "jupyter"  # whose pages all take it
         told: dict[str, object] = {"visit": [session.name, caller.person, caller.login], "page": "", "query": ""}
+        if access.role is Role.owner and caller.scopes is None:
+            told["keep"] = max(0.0, min(_KEEP_SECONDS, caller.until - time.time()))
         if "{token}" in page.query:
             told["query"] = page.query.replace("{token}", token)
             told["page"] = "" if jupyter else f"{session.path}{page.path}"

@@ -7,8 +7,10 @@ started in the shell.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -37,6 +39,8 @@ logger = logging.getLogger("refit.authorizer")
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 LOOK_SECONDS = 5.0
+# The Hub is asked for its servers at least so often, though nothing has changed that the authorizer knows of.
+ASK_SECONDS = 30.0
 # After an outage of the Hub, news of rights wait no longer than this.
 LONGEST_SECONDS = 5.0
 # Seconds after which connections are closed of somebody who lost a session, at most.
@@ -79,8 +83,9 @@ def unknown(
 class Authorizer:
     """Knows whose sessions are which servers, and whether they are up."""
 
-    def __init__(self, servers: Servers, hub: HubClient) -> None:
-        self._servers, self._hub = servers, hub
+    def __init__(self, servers: Servers, hub: HubClient, watch: RightsWatch) -> None:
+        self._servers, self._hub, self._watch = servers, hub, watch
+        self._settled: tuple[float, object] = (-math.inf, None)
 
     def lead(self, request: Request) -> Response:
         """Send somebody who comes to an address of the Hub to where they want to go."""
@@ -92,13 +97,21 @@ class Authorizer:
         return RedirectResponse(led_to(path, request.url.query, servers, up), 307)
 
     def tell_hub(self) -> None:
-        """Let the Hub know of the sessions of its people that were made or started elsewhere."""
-        servers, people = self._servers.all(), self._hub.people()
-        own = {session.name for person in people for session in servers.get(person.name, {}).values()}
-        up = frozenset(name for name in own if self._servers.runs(name))
-        for person, server, runs in unknown(people, servers, up):
+        """Let the Hub know of the sessions of its people that were made or started elsewhere.
+
+        Where nothing has changed since it knew of all, it isn't asked: it lists all people with their servers.
+        """
+        servers = self._servers.all()
+        names = {person: {server: one.name for server, one in own.items()} for person, own in servers.items()}
+        up = frozenset(name for own in names.values() for name in own.values() if self._servers.runs(name))
+        at, settled = self._settled
+        if (known := (self._watch.version, names, up)) == settled and time.monotonic() < at + ASK_SECONDS:
+            return
+        changes = unknown(self._hub.people(), servers, up)
+        for person, server, runs in changes:
             logger.info("the Hub is told of %s's server %r", person, server)
             self._hub.note(person, server, {RUNS: True} if runs else None)
+        self._settled = time.monotonic(), None if changes else known
 
 
 def application(authorizer: Authorizer, admission: Admission) -> Starlette:
@@ -142,7 +155,7 @@ def main() -> None:
     servers, hub, database = Servers(settings), HubClient(settings), open_database(settings.database)
     watch = RightsWatch(settings, database, servers, hub)
     admission = Admission(settings, servers, hub, watch, Grants(database))
-    authorizer = Authorizer(servers, hub)
+    authorizer = Authorizer(servers, hub, watch)
     tasks = {authorizer.tell_hub: LOOK_SECONDS, watch.end_shares: LOOK_SECONDS}
     _start_tasks({**tasks, watch.follow: 0.0, watch.end_visits: END_SECONDS})
     # No log of accesses, for addresses may hold what is nobody else's business.

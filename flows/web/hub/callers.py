@@ -28,12 +28,14 @@ class Caller:
         login: the Hub's number of the login.
         scopes: what the token of a program lets it do; none: a browser may do what the person may.
         host: the only one at which the pass of a browser counts; empty: it isn't bound to one.
+        until: seconds since 1970 until which that pass counts; of a program, 0.
     """
 
     person: str
     login: str
     scopes: frozenset[str] | None = None
     host: str = ""
+    until: float = 0.0
 
 
 class Callers:
@@ -55,7 +57,8 @@ class Callers:
         for name in passes.COOKIES:
             told = passes.opened(self._key, passes.PASS, request.cookies.get(name, ""))
             if told and self._watch.now().is_logged_in(str(told["person"]), str(told.get("login", ""))):
-                return Caller(str(told["person"]), str(told["login"]), host=str(told.get("host", "")))
+                host, until = str(told.get("host", "")), float(told["until"])
+                return Caller(str(told["person"]), str(told["login"]), host=host, until=until)
         return None
 
     def _by_token(self, request: Request) -> Caller | None:

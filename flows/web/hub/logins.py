@@ -40,21 +40,23 @@ def configure(c: Any, chosen: Settings) -> None:
         RefitError: the provider of OpenID Connect doesn't tell where it is asked.
     """
     policy = chosen.hub_login
-    c.JupyterHub.authenticator_class = _CLASSES[policy.by]
-    # Accounts are made by invitation, so each person who has one may come in; nobody else may.
-    c.Authenticator.allow_all = policy.by is By.password
+    if policy.by in _CLASSES:
+        c.JupyterHub.authenticator_class = _CLASSES[policy.by]
+    # Accounts are made by invitation, so each person who has one may come in; nobody else may, whichever authenticator
+    # the operator's own files choose.
     c.Authenticator.allow_existing_users = True
     if policy.by is By.password:
         _own_passwords(c, str(accounts.folder(chosen)))
     elif policy.by is By.pam:
         # Sessions of Refit run as users of their own, not as the machine's.
         c.PAMAuthenticator.open_sessions = False
-    else:
+    elif policy.by is By.oidc:
         _openid_connect(c, chosen, policy)
 
 
 def _own_passwords(c: Any, invitations: str) -> None:
     c.InvitedAuthenticator.invitations = invitations
+    c.InvitedAuthenticator.allow_all = True  # it knows nobody who wasn't invited
     c.NativeAuthenticator.enable_signup = False
     c.NativeAuthenticator.open_signup = False
     c.NativeAuthenticator.minimum_password_length = accounts.SHORTEST_PASSWORD

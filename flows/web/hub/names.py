@@ -7,6 +7,7 @@ have two hyphens in a row, so that two of them, joined by two hyphens, belong to
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from jupyterhub.slugs import safe_slug
 
@@ -19,6 +20,7 @@ _LONGEST_PERSON = 18
 _LONGEST_SERVER = LONGEST_NAME - _LONGEST_PERSON - len(_JOINT)
 
 
+@lru_cache(maxsize=10_000)
 def candidates(person: str, server: str) -> tuple[str, str]:
     """The name of a new server's session, and the one to take if that is somebody else's.
 

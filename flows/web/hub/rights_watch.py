@@ -6,6 +6,7 @@ Somebody who may not use a session any more is out of it within a second: their 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -30,6 +31,8 @@ logger = logging.getLogger("refit.authorizer")
 # Seconds for which an answer of the database is used again.
 _FRESH = 0.5
 _WAIT = 20.0
+# Seconds for the Hub's answer after that.
+_LATE = 5.0
 
 Owned = Mapping[str, Mapping[str, Session]]
 
@@ -53,13 +56,24 @@ def heard(told: Mapping[str, Any], servers: Owned) -> Heard:
     )
 
 
-def to_be_ended(visits: Iterable[Visit], entitlements: Entitlements) -> tuple[Visit, ...]:
-    """The visits of people who may not use the session any more, or whose login has ended. Pure."""
+def to_be_ended(
+    visits: Iterable[Visit], entitlements: Entitlements, owners: Mapping[str, str] | None = None
+) -> tuple[Visit, ...]:
+    """The visits of people who may not use the session any more, or whose login has ended. Pure.
+
+    Args:
+        visits: those that there are.
+        entitlements: the rights now.
+        owners: session → whose it was at the last look. Somebody who has handed one over comes in as a guest, if at
+            all, and is to be told so.
+    """
+    before, after = owners or {}, entitlements.owners
     return tuple(
         visit
         for visit in visits
         if not entitlements.is_logged_in(visit.person, visit.login)
         or not entitlements.may_use(visit.person, visit.session)
+        or (visit.person == before.get(visit.session) != after[visit.session])
     )
 
 
@@ -73,6 +87,13 @@ class RightsWatch:
         self._heard = rights.last(settings)
         self._seen: tuple[float, Entitlements | None] = (0.0, None)
         self._asked = -_FRESH
+        self._followed, self._looked = -math.inf, False
+        self._owners: Mapping[str, str] = {}
+
+    @property
+    def version(self) -> str:
+        """The Hub's version of what it told last; empty: it has told nothing yet."""
+        return str(self._told.get("version", ""))
 
     @property
     def accounts(self) -> frozenset[str]:
@@ -117,18 +138,35 @@ class RightsWatch:
         Raises:
             HubError: the Hub doesn't answer.
         """
-        self._take(self._hub.rights(str(self._told.get("version", "")), _WAIT))
+        try:
+            self._take(self._hub.rights(self.version, _WAIT))
+        except BaseException:
+            self._followed = -math.inf
+            raise
+        self._followed = time.monotonic()
+
+    @property
+    def hears(self) -> bool:
+        """Whether the Hub tells of changes as they come."""
+        return time.monotonic() < self._followed + _WAIT + _LATE
 
     def end_visits(self) -> None:
-        """Close the connections of people who may not use a session any more."""
+        """Close the connections of people who may not use a session any more.
+
+        The gateway hears that all others were looked at only as long as the Hub tells of changes: else it asks about
+        them again within seconds.
+        """
         gateway = Sessions.open(self._settings, self._database).gateway
-        visits = gateway.visits()
+        looked, self._looked = self._looked, False
+        visits, hears = gateway.visits(looked=looked), self.hears
         if not visits:
             return
         entitlements = self.now(fresh=True)
-        if ended := to_be_ended(visits, entitlements):
-            closed = gateway.end_visits(ended)
+        ended = to_be_ended(visits, entitlements, self._owners)
+        closed = gateway.end_visits(ended) if ended else 0
+        if ended:
             logger.warning("%s connections were closed of people who may not use their session any more", closed)
+        self._owners, self._looked = entitlements.owners, hears and closed is not None
         for visit in ended:
             if not entitlements.may_use(visit.person, visit.session):
                 self._grants.forget_told(visit.session, visit.person)

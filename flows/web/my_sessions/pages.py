@@ -109,6 +109,7 @@ class Pages:
             "offers": self._asked("profiles", caller, "", ()) if Scope.sessions in caller.scopes else (),
             "limits": self._asked("limits", caller, "", None),
             "keys": self._asked("keys", caller, "", ()),
+            "ssh": self._asked("ssh-config", caller, "", None),
             "may_open": Scope.access in caller.scopes,
             "again": _AGAIN_SECONDS if not problem and any(one.settles for one in sessions) else 0,
         }

@@ -11,6 +11,7 @@ from flows.web.my_sessions import (
     operator_verbs,
     own_verbs,
     snapshot_verbs,
+    ssh_verbs,
     update_verbs,
 )
 from flows.web.my_sessions.verb_context import Verb
@@ -23,6 +24,7 @@ VERBS: tuple[Verb, ...] = (
     *snapshot_verbs.VERBS,
     *copy_verbs.VERBS,
     *access_verbs.VERBS,
+    *ssh_verbs.VERBS,
     *operator_verbs.VERBS,
 )
 BY_NAME = {verb.name: verb for verb in VERBS}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from html import unescape
 from pathlib import Path
 
 from tests.support.hub import RELEASE, Hub, Person
@@ -74,6 +75,12 @@ def test_keys_are_ones_own(tmp_path: Path, ada: Person, eve: Person) -> None:
     assert submit(ada, page, "add-keys", "", keys=public, page="mine").status_code == 200
     [key] = mine("GET", "/keys").json()
     assert key["title"] == "laptop" and key["fingerprint"] in ada.client.get(f"{BASE}/").text
+    shown = unescape(ada.client.get(f"{BASE}/").text)
+    told = mine("GET", "/ssh-config").json()
+    assert told["script"].strip() in shown and "Host *.refit" in shown and told["host"] in told["script"]
+    elsewhere = mine("GET", "/ssh-config?host=refit.example&port=7&forward_agent=true").json()["script"]
+    assert all(line in elsewhere for line in ("HostName refit.example", "Port 7", "ForwardAgent yes"))
+    assert mine("GET", "/ssh-config?host=a%0AProxyCommand%20id").status_code == 422
     assert hers("POST", "/keys", json={"keys": public}).status_code == 409
     assert hers("POST", "/keys/remove", json={"key": key["fingerprint"]}).status_code == 409
     assert hers("GET", "/keys").json() == []

@@ -75,3 +75,6 @@ def test_keys_are_added_and_removed(ada: Person, tmp_path: Path, mine: Mine) -> 
     [added] = mine("add-key", str(tmp_path / "key.pub"))
     assert added["title"] == "desk" and mine("keys") == [added]
     assert mine("remove-key", added["fingerprint"]) == []
+    files = mine("ssh-config", "--host", "refit.example", "--forward-agent")
+    assert "HostName refit.example" in files["refit/config"] and "ForwardAgent yes" in files["refit/config"]
+    assert files["refit/known_hosts"].startswith("jump.host.refit ssh-ed25519 ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import ExitStack
+from time import monotonic
 
 import httpx
 import psutil
@@ -19,6 +20,8 @@ from tests.support.people import People, come_in, cookies, opened, says, status
 from tests.support.waiting import PATIENTLY, wait_until
 
 MANY = 50
+# Seconds: `REMEMBERED` of gateway.mjs.
+REMEMBERED = 15.0
 
 
 def kill(hub: Hub, name: str) -> None:
@@ -57,6 +60,29 @@ def test_fifty_terminals_come_back_after_the_gateway_began_anew(hub: Hub, people
         assert all(map(says, terminals))
         assert hub.sessions.gateway.end_visits([visit]) == MANY
         assert hub.sessions.gateway.end_visits([Visit("papers", "ghost", "a1")]) == 0
+
+
+def test_answers_about_owners_are_remembered_as_long_as_the_hub_tells_of_changes(
+    hub: Hub, people: People, lin: Person
+) -> None:
+    def remembered() -> bool:
+        """Whether Lin would be let in without a question; nobody asks for the session meanwhile."""
+        return any(visit.session == "long" for visit in hub.sessions.gateway.visits())
+
+    people.session("long", "lin")
+    come_in(lin, "long")
+    since = monotonic()
+    wait_until(lambda: monotonic() - since > REMEMBERED + 3 or not remembered())
+    assert remembered()
+    people.lead("long", "http://127.0.0.1:1")  # as another session in its place
+    assert not remembered()
+    people.lead("long")
+    come_in(lin, "long")
+    kill(hub, "hub")
+    wait_until(lambda: not remembered())
+    assert status(hub, "long", cookies(lin)) == 200
+    hub.again()
+    wait_until(lambda: lin.client.get("/hub/home").status_code == 200)
 
 
 def test_while_the_hub_is_away_people_inside_stay_and_rights_end_still(

@@ -94,10 +94,7 @@ def test_a_key_is_one_persons_and_nobody_has_too_many(tmp_path: Path) -> None:
 
 def test_the_script_writes_the_files_once_and_keeps_what_is_in_the_persons_own(tmp_path: Path) -> None:
     jump = JumpHost("host.example", 17903, BOBS)
-    files = {
-        client_files.CONFIG: client.configuration(jump, forward_agent=True),
-        client_files.KNOWN_HOSTS: client.known_hosts(jump, {"ada": ADAS}),
-    }
+    files = client_files.Way(jump, {"ada": ADAS}).files(forward_agent=True)
     own = tmp_path / ".ssh" / "config"
     own.parent.mkdir()
     own.write_text("Host mine\n  User me")
@@ -116,3 +113,22 @@ def test_the_script_writes_the_files_once_and_keeps_what_is_in_the_persons_own(t
     jump_said = subprocess.run([*asked[:-1], "jump.host.refit"], capture_output=True, text=True, check=True).stdout
     assert {"user jump", "port 17903", "hostname host.example", "forwardagent no"} <= set(jump_said.splitlines())
     assert "proxyjump" not in jump_said
+
+
+def test_another_refit_tells_keys_and_a_place_and_no_line_of_a_file() -> None:
+    told = client_files.told("host.example", 17903, str(BOBS), {"ada": f"{ADAS}\nHost *"})
+    assert told == client_files.Way(JumpHost("host.example", 17903, BOBS), {"ada": ADAS})
+    wrong = [
+        ("host\nProxyCommand id", 1, str(BOBS), {}),
+        ("", 1, str(BOBS), {}),
+        ("host", 0, str(BOBS), {}),
+        ("host", 65536, str(BOBS), {}),
+        ("host", 1, "", {}),
+        ("host", 1, "ProxyCommand id", {}),
+        ("host", 1, str(BOBS), {"ada\n*": str(ADAS)}),
+        ("host", 1, str(BOBS), {"*": str(ADAS)}),
+        ("host", 1, str(BOBS), {"ada": 'command="id" ' + str(ADAS)}),
+    ]
+    for words in wrong:
+        with pytest.raises(RefitError):
+            client_files.told(*words)

@@ -70,3 +70,11 @@ def test_those_leave_who_lost_their_share_their_login_or_their_account() -> None
 def test_a_pass_has_the_name_that_no_other_host_can_set_where_there_is_tls() -> None:
     assert passes.cookie(secure=True) == ("__Host-refit-pass", "/")
     assert passes.cookie(secure=False) == ("refit-pass", "/session/")
+
+
+def test_somebody_who_has_handed_a_session_over_leaves_whatever_they_may_still() -> None:
+    shared = {**TOLD, "shares": [["ada", "notes", "person", "bob"]]}
+    visit = Visit("notes", "bob", "bob-browser")
+    assert to_be_ended([visit], entitlements(shared)) == ()
+    assert to_be_ended([visit], entitlements(shared), {"notes": "ada"}) == ()
+    assert to_be_ended([visit], entitlements(shared), {"notes": "bob"}) == (visit,)
