@@ -21,6 +21,28 @@ def test_links_and_modules_of_a_page_exist(page: Path) -> None:
     assert not [module for module in MODULE.findall(text) if not (ROOT / module).exists()]
 
 
+def test_each_test_that_the_page_of_security_names_is_there() -> None:
+    named = re.findall(
+        r"`((?:real|unit|kube|faults)/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs" / "security.md").read_text()
+    )
+    assert len(named) > 50
+    missing = [file for file, _ in named if not (ROOT / "tests" / file).is_file()]
+    assert not missing
+    texts = {file: (ROOT / "tests" / file).read_text() for file, test in named if test}
+    assert not [(file, test) for file, test in named if test and f"\ndef {test}(" not in texts[file]]
+    # A fault or a right without a test is none that is held.
+    rows = _table("## Faults at the door") + _table("## How each right is held")
+    assert not [row for row in rows if not re.search(r"`(real|unit|kube|faults)/", row)]
+
+
+def _table(heading: str) -> list[str]:
+    """The rows of the table below a heading of the page of security."""
+    below = (ROOT / "docs" / "security.md").read_text().partition(f"{heading}\n")[2].partition("\n## ")[0]
+    rows = [line for line in below.splitlines() if line.startswith("| ")]
+    assert len(rows) > 3
+    return rows[2:]
+
+
 def test_each_decision_is_in_the_index_and_numbered_once() -> None:
     folder = ROOT / "docs" / "decisions"
     files = sorted(path.name for path in folder.glob("0*.md"))

@@ -161,7 +161,7 @@ class Gateway extends ConfigurableProxy {
   #asking = new Map();
   #authorizerAgent = new http.Agent({ keepAlive: true, maxSockets: 32 });
 
-  /** What the authorizer said of a session held for the session that was there. */
+  /** An answer of the authorizer is about the session that was there then. */
   addRoute(path, data) {
     if (#visits in this) this.#visits.forget(this._routes.cleanPath(path)); // not yet, for the routes of its own
     return super.addRoute(path, data);

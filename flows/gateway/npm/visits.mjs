@@ -50,7 +50,7 @@ export class Visits {
     this.#looked = now;
   }
 
-  /** What was answered about a session doesn't hold any more: it is elsewhere, is another one now, or is gone. */
+  /** Answers about a session hold no more: it is elsewhere, is another one now, or is gone. */
   forget(path) {
     for (const key of this.#remembered.keys())
       if (key.startsWith(`${path}\n`) || key.startsWith(`${path}/`)) this.#remembered.delete(key);

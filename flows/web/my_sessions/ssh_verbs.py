@@ -14,7 +14,7 @@ from flows.web.my_sessions.verb_context import Parameters, Verb, VerbContext
 
 
 class Wanted(Parameters):
-    """What a person's machine is to have."""
+    """The wishes for a person's machine."""
 
     host: str = Field(
         "",
