@@ -19,9 +19,11 @@ with lazily(globals()):
     from flows.cli import tables
     from flows.core import outside
     from flows.core.atomic_files import write_whole
+    from flows.core.formatting import some
     from flows.core.waiting import wait_until
     from flows.sessions.homes.volumes import DiskUse
 
+_MOST_NAMED = 5
 _BASE, _SECONDS, _BYTES = "/services/sessions", 60.0, 1 << 22
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 app = typer.Typer(no_args_is_help=True)
@@ -128,6 +130,42 @@ def choose_mode(
 ) -> None:
     """Choose when a session moves onto new images."""
     _show(ask("POST", f"{path(name)}/mode", {"mode": mode, "day": day or None}), as_json)
+
+
+@app.command("history")
+def read_history(name: Name, as_json: Json = False) -> None:
+    """List what happened to a session, newest first: moves, and who came in."""
+    events = ask("GET", f"{path(name)}/history")
+    rows = ((one["at"], one["kind"], one["by"], one["what"]) for one in events)
+    if as_json:
+        show_json(events)
+    else:
+        show(tables.table("History", ("when", "what", "by", ""), rows))
+
+
+@app.command("profiles")
+def list_profiles(as_json: Json = False) -> None:
+    """List the profiles that your sessions can have, what is in them, and why one can't be had now."""
+    offered = ask("GET", "/profiles")
+    rows = (
+        (one["profile"], one["release"], one["why_not"] or one["over_limit"], some(one["packages"], _MOST_NAMED))
+        for one in offered
+    )
+    if as_json:
+        show_json(offered)
+    else:
+        show(tables.table("Profiles", ("profile", "release", "not now, because", "packages"), rows))
+
+
+@app.command("change-profile")
+def change_profile(
+    name: Name,
+    profile: Annotated[str, typer.Argument(help="As `refit mine profiles` lists it.")],
+    release: Annotated[str, typer.Argument(help="E.g. 2026a.")],
+    as_json: Json = False,
+) -> None:
+    """Give a session that runs another profile, at once: its programs end, home and address stay."""
+    act(name, "profile", as_json, {"profile": profile, "release": release})
 
 
 @app.command("logs")

@@ -105,13 +105,13 @@ class Authorizer:
         names = {person: {server: one.name for server, one in own.items()} for person, own in servers.items()}
         up = frozenset(name for own in names.values() for name in own.values() if self._servers.runs(name))
         at, settled = self._settled
-        if (known := (self._watch.version, names, up)) == settled and time.monotonic() < at + ASK_SECONDS:
+        if (state := (self._watch.version, names, up)) == settled and time.monotonic() < at + ASK_SECONDS:
             return
         changes = unknown(self._hub.people(), servers, up)
         for person, server, runs in changes:
             logger.info("the Hub is told of %s's server %r", person, server)
             self._hub.note(person, server, {RUNS: True} if runs else None)
-        self._settled = time.monotonic(), None if changes else known
+        self._settled = time.monotonic(), None if changes else state
 
 
 def application(authorizer: Authorizer, admission: Admission) -> Starlette:

@@ -11,15 +11,17 @@ import jinja2
 from sqlalchemy import Engine
 
 from flows.catalog import load
+from flows.catalog.libraries import libraries
 from flows.catalog.model import Catalog, Profile
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError
-from flows.core.formatting import gigabytes
+from flows.core.formatting import gigabytes, some
 from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.publishing.signatures import Publications, Refusal
 from flows.sessions.gpus.gpu_pool import GpuPool
 
+_MOST_NAMED = 12
 _FORM = jinja2.Template((Path(__file__).parent / "offers.html").read_text(encoding="utf-8"), autoescape=True)
 
 
@@ -44,6 +46,7 @@ class Offer:
         cpus: cores that a session of it may take; 0: as the settings say.
         gpus: GPUs that a session of it has.
         by: the person whose own profile it is; empty: it is one of the catalog.
+        packages: names of the Python packages that its bundle asks for.
     """
 
     profile: str
@@ -55,6 +58,12 @@ class Offer:
     cpus: float = 0.0
     gpus: int = 0
     by: str = ""
+    packages: tuple[str, ...] = ()
+
+    @property
+    def contents(self) -> str:
+        """Its packages, for people: the first of them."""
+        return some(self.packages, _MOST_NAMED)
 
     @property
     def size(self) -> str:
@@ -70,11 +79,12 @@ class Offer:
 
 
 def judge(profile: Profile, image: Image | Refusal | None, free_gpus: int) -> Offer:
-    """The offer of a profile whose newest image is known. Pure."""
+    """The offer of a profile whose newest image is known. Pure but for reading what it asks for."""
     text = f"{profile.ide.display}, {profile.bundle.display}, {profile.base.display}"
     published = image if isinstance(image, Image) else None
     takes = profile.resources.memory or 0, profile.resources.cpus or 0.0, profile.resources.gpus
-    return Offer(profile.stem, profile.release, text, published, _why_not(profile, image, free_gpus), *takes)
+    why_not, packages = _why_not(profile, image, free_gpus), libraries(profile.bundle, profile.python)
+    return Offer(profile.stem, profile.release, text, published, why_not, *takes, packages=packages)
 
 
 def without_image(image: Image | Refusal | None) -> str:

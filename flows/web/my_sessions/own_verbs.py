@@ -63,6 +63,7 @@ class Offered:
         why_not: why it can't be had now; empty: it can.
         over_limit: why another session of it would be more than you may have; empty: it wouldn't.
         by: the person whose own profile it is; empty: it is one of the catalog.
+        packages: names of the Python packages that it is made for; others come with them.
     """
 
     profile: str
@@ -73,6 +74,7 @@ class Offered:
     why_not: str
     over_limit: str = ""
     by: str = ""
+    packages: tuple[str, ...] = ()
 
 
 class Lines(Parameters):
@@ -189,7 +191,8 @@ def _offers(context: VerbContext, caller: Caller) -> tuple[offers.Offer, ...]:
 
 def _offered(offer: offers.Offer, over: str) -> Offered:
     size, built = (offer.image.size, offer.image.built) if offer.image else (0, None)
-    return Offered(offer.profile, offer.release, offer.text, size, built, offer.why_not, over, offer.by)
+    what = offer.profile, offer.release, offer.text, size, built
+    return Offered(*what, offer.why_not, over, offer.by, offer.packages)
 
 
 _ALL = tuple[MySession, ...]

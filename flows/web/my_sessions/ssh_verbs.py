@@ -13,7 +13,7 @@ from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.verb_context import Parameters, Verb, VerbContext
 
 
-class Wanted(Parameters):
+class Machine(Parameters):
     """The wishes for a person's machine."""
 
     host: str = Field(
@@ -47,10 +47,10 @@ class SshFiles:
     script: str
 
 
-def _ssh_config(context: VerbContext, caller: Caller, _: str, wanted: Wanted) -> SshFiles:
-    host = wanted.host or urlsplit(context.settings.public_url).hostname or ""
-    way = client_files.way(context.settings, caller.person, host=host, port=wanted.port)
-    files, keys = way.files(forward_agent=wanted.forward_agent), {name: str(key) for name, key in way.keys.items()}
+def _ssh_config(context: VerbContext, caller: Caller, _: str, machine: Machine) -> SshFiles:
+    host = machine.host or urlsplit(context.settings.public_url).hostname or ""
+    way = client_files.way(context.settings, caller.person, host=host, port=machine.port)
+    files, keys = way.files(forward_agent=machine.forward_agent), {name: str(key) for name, key in way.keys.items()}
     return SshFiles(way.jump.host, way.jump.port, str(way.jump.key), keys, files, client_files.script(files))
 
 
@@ -62,7 +62,7 @@ VERBS = (
         Scope.read,
         "Get the files by which ssh on one's own machine reaches one's sessions, and a script that writes them.",
         _ssh_config,
-        Wanted,
+        Machine,
         SshFiles,
     ),
 )

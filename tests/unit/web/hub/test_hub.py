@@ -200,7 +200,7 @@ def profile(**more: Any) -> Profile:
 def test_the_form_says_what_cannot_be_had_and_why_and_shows_text_as_text() -> None:
     image = offers.Image(1_230_000_000, datetime(2026, 11, 1, tzinfo=UTC))
     good = offers.judge(profile(), image, 0)
-    assert good.why_not == "" and good.size == "1.2 GB"
+    assert good.why_not == "" and good.size == "1.2 GB" and "requests, rich" in good.contents
     assert good.age(datetime(2026, 11, 3, tzinfo=UTC)) == "2 days old"
     gpu = offers.judge(profile(resources=Resources(gpus=2)), image, 1)
     assert "2 GPUs" in gpu.why_not
@@ -209,7 +209,7 @@ def test_the_form_says_what_cannot_be_had_and_why_and_shows_text_as_text() -> No
     assert none.why_not and refused.why_not and len({none.why_not, refused.why_not, gpu.why_not}) == 3
     shown = offers.form([gpu, replace(good, text="<script>alert(1)</script>")])
     assert "<script>" not in shown and shown.count(" disabled") == 1 and shown.count(" checked") == 1
-    assert shown.index("&lt;script&gt;") < shown.index("2 GPUs")
+    assert shown.index("&lt;script&gt;") < shown.index("2 GPUs") and shown.count("requests, rich") == 2
     assert "No release" in offers.form([])
 
 
