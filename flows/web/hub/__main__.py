@@ -12,6 +12,8 @@ def main() -> None:
         from flows.web.hub.application import RefitHub  # noqa: PLC0415 - it is an extra
     except ImportError as error:
         sys.exit(f"JupyterHub can't be imported: {error}. Install Refit with its extra `hub`.")
+    # It upgrades its tables by the program `alembic`, and starts services as `python`.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     RefitHub.launch_instance([f"--config={Path(__file__).with_name('configuration.py')}"])
 
 

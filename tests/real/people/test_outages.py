@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import ExitStack
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from time import monotonic
 
 import httpx
 import psutil
+from jupyterhub import dbutil
 
 from flows import services
 from flows.gateway import routes
@@ -22,14 +27,32 @@ from tests.support.waiting import PATIENTLY, wait_until
 MANY = 50
 # Seconds: `REMEMBERED` of gateway.mjs.
 REMEMBERED = 15.0
+# The revision of the Hub's tables before the newest one.
+BEFORE = "ff1860e38070"
+
+
+def process(hub: Hub, name: str) -> int:
+    pid = next(one for one in services.status(hub.settings) if one.name == name).pid
+    assert pid
+    return pid
+
+
+@contextmanager
+def standing_still(hub: Hub, name: str) -> Iterator[None]:
+    pid = process(hub, name)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def kill(hub: Hub, name: str) -> None:
-    def state() -> services.State:
+    def state() -> services.ServiceState:
         return next(one for one in services.status(hub.settings) if one.name == name)
 
-    pid = state().pid
-    assert pid
+    pid = process(hub, name)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not psutil.pid_exists(pid) or not state().running)
 
@@ -82,11 +105,34 @@ def test_answers_about_owners_are_remembered_as_long_as_the_hub_tells_of_changes
     assert not remembered()
     people.lead("long")
     come_in(lin, "long")
-    kill(hub, "hub")
-    wait_until(lambda: not remembered())
-    assert status(hub, "long", cookies(lin)) == 200
-    hub.again()
+    with standing_still(hub, "hub"):
+        wait_until(lambda: not remembered())
+        assert status(hub, "long", cookies(lin)) == 200
     wait_until(lambda: lin.client.get("/hub/home").status_code == 200)
+
+
+def columns(hub: Hub) -> set[str]:
+    with closing(sqlite3.connect(hub.settings.home / "services/hub/jupyterhub.sqlite")) as database:
+        return {row[1] for row in database.execute("PRAGMA table_info(spawners)")}
+
+
+def test_an_upgraded_hub_takes_its_tables_along_and_disturbs_nobody(hub: Hub, people: People, lin: Person) -> None:
+    come_in(lin, "papers")
+    file = hub.settings.home / "services/hub/jupyterhub.sqlite"
+    with opened(hub, "papers", cookies(lin)) as terminal:
+        with standing_still(hub, "hub"):
+            with dbutil._temp_alembic_ini(f"sqlite:///{file}") as ini:
+                older = [sys.executable, "-m", "alembic", "-c", ini, "downgrade", BEFORE]
+                subprocess.run(older, check=True, capture_output=True)
+            assert "display_name" not in columns(hub)
+            kill(hub, "hub")
+        hub.again()
+        wait_until(lambda: "display_name" in columns(hub))
+        wait_until(lambda: lin.client.get("/hub/home").status_code == 200)
+        assert says(terminal) and status(hub, "papers", cookies(lin)) == 200
+    assert "/hub/home" in str(lin.client.get("/hub/home").url)  # nobody logs in again
+    kept = [one for one in file.parent.iterdir() if one.name.startswith(file.name)]
+    assert len(kept) > 1 and {one.stat().st_mode & 0o077 for one in kept} == {0}  # the old tables hold secrets, too
 
 
 def test_while_the_hub_is_away_people_inside_stay_and_rights_end_still(
