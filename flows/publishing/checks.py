@@ -32,6 +32,8 @@ from flows.publishing import probe
 # Nobody's uid: an image has to work with any.
 UID = 65_537
 STEADY_SECONDS = 2.0
+# Between two looks at whether a container runs: each starts a program, beside an IDE that needs the cores to start.
+_PROGRAM_SECONDS = 0.5
 _ANSWER_SECONDS = 5.0
 MOST_GROWTH = 0.05  # of the image before
 MOST_NAMED, MOST_PROBLEMS = 8, 500
@@ -311,18 +313,22 @@ def _answers(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
     url = f"http://{published[0]}{access.health}"
     page = f"http://{published[0]}{access.page.replace('{token}', '')}"
     limit, seen, ready = settings.ready_timeout_seconds * access.patience, "nothing", False
+    asked = time.monotonic()
     with httpx.Client(trust_env=False, timeout=_ANSWER_SECONDS, verify=outside.NOBODY) as client:
         outside.keep_deadlines(client)
 
         def is_over() -> bool:
-            nonlocal seen, ready
+            nonlocal seen, ready, asked
             try:
                 code = _code(client, url)
             except httpx.TransportError as error:
                 seen = str(error) or type(error).__name__
             else:
                 seen, ready = f"{access.health} answers {code}", code == httpx.codes.OK
-            return ready or not _running(name, settings)
+            if ready or time.monotonic() - asked < _PROGRAM_SECONDS:
+                return ready
+            asked = time.monotonic()
+            return not _running(name, settings)
 
         wait_until(is_over, seconds=limit)
         if ready:
@@ -332,7 +338,7 @@ def _answers(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
 
 
 def _stays_up(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
-    if not wait_until(lambda: not _running(name, settings), seconds=STEADY_SECONDS):
+    if not wait_until(lambda: not _running(name, settings), seconds=STEADY_SECONDS, pause=_PROGRAM_SECONDS):
         return True, f"still runs after {STEADY_SECONDS:g} s"
     return False, f"its command ended at once.\n{_last_words(name, settings)}"
 

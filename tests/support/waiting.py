@@ -79,10 +79,11 @@ def serving(handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext 
 
 def wait_until(true: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Return as soon as `true()` is so; fail after `seconds`."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not true():
-        assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
-        time.sleep(0.02)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"still not so after {seconds:g} s"
+        time.sleep(min(max(0.02, waited / 20), 0.1))  # some looks start a program, and a long wait has many of them
 
 
 def some_long(values: Iterable[T], short: T | tuple[T, ...]) -> list[object]:
