@@ -12,8 +12,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from socketserver import StreamRequestHandler, ThreadingTCPServer
-from threading import Thread
 
 import psutil
 import pytest
@@ -26,7 +24,7 @@ from flows.sessions.model import SSH_PORT, Session
 from flows.sessions.people.entitlements import Kind, Share
 from flows.sessions.people.person_keys import KeyTaken, PersonKeys
 from flows.sessions.ssh.keys import read_keys
-from tests.support.laptops import Laptop, hear
+from tests.support.laptops import Laptop, greeter, hear
 from tests.support.machine import private_home
 from tests.support.variants import LIGHT
 from tests.support.waiting import PATIENCE, free_port, free_span, wait_until
@@ -36,14 +34,6 @@ TO_BOB = Share("ada", "ada", Kind.person, "bob")
 # Seconds in which a connection has to end when its right has.
 PROMISED = 2.0
 _NUMBERS = count()
-
-
-class Greeter(StreamRequestHandler):
-    """Says which session it stands for, and stays."""
-
-    def handle(self) -> None:
-        self.wfile.write(f"this is {self.server.server_address[0]}\n".encode())
-        self.rfile.read()
 
 
 @dataclass
@@ -105,19 +95,6 @@ def _heard(connection: socket.socket, question: str) -> bytes:
         return connection.recv(100)
     except ConnectionError:  # it was closed before the question was sent, or read
         return b""
-
-
-@contextmanager
-def greeter(number: int) -> Iterator[str]:
-    """A stand-in for a session: gives its address, which nobody else has on this machine."""
-    address = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.{number}"
-    ThreadingTCPServer.allow_reuse_address = True
-    server = ThreadingTCPServer((address, SSH_PORT), Greeter)
-    server.daemon_threads = True
-    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield address
-    server.shutdown()
-    server.server_close()
 
 
 @pytest.fixture(scope="module")

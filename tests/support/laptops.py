@@ -6,13 +6,17 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from threading import Thread
 
 from flows.core import command
 from flows.core.settings import Settings
 from flows.jump import client_files
+from flows.sessions.model import SSH_PORT
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Account, Rights, Share
 from flows.sessions.people.person_keys import PersonKeys
@@ -100,3 +104,24 @@ def hear(settings: Settings, people: Iterable[str], shares: Iterable[Share] = ()
     accounts = {person: Account(person) for person in people}
     settings.folder("services", "authorizer")
     rights.keep(settings, Heard(Rights(accounts, frozenset(shares)), dict.fromkeys(servers, "")))
+
+
+class Greeter(StreamRequestHandler):
+    """Says which session it stands for, and stays."""
+
+    def handle(self) -> None:
+        self.wfile.write(f"this is {self.server.server_address[0]}\n".encode())
+        self.rfile.read()
+
+
+@contextmanager
+def greeter(number: int) -> Iterator[str]:
+    """A stand-in for a session: gives its address, which nobody else has on this machine."""
+    address = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.{number}"
+    ThreadingTCPServer.allow_reuse_address = True
+    server = ThreadingTCPServer((address, SSH_PORT), Greeter)
+    server.daemon_threads = True
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield address
+    server.shutdown()
+    server.server_close()
