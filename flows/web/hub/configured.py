@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy.engine import make_url
 
-from flows.core.database import write
+from flows.core.database import open_database, write
 from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.web.hub import accepting, joining, logins, passes, registration
@@ -30,7 +30,7 @@ def database(chosen: Settings) -> str:
     if not (url := make_url(chosen.database)).drivername.startswith("postgres"):
         return f"sqlite:///{chosen.folder('services', 'hub') / 'jupyterhub.sqlite'}"
     url = url.set(drivername="postgresql+psycopg")
-    engine = sqlalchemy.create_engine(url)
+    engine = open_database(chosen.database)
     write(engine, lambda connection: connection.execute(sqlalchemy.text(f"CREATE SCHEMA IF NOT EXISTS {_SCHEMA}")))
     engine.dispose()
     return url.update_query_dict({"options": f"-csearch_path={_SCHEMA}"}).render_as_string(hide_password=False)

@@ -138,14 +138,16 @@ def machine_user() -> Iterator[tuple[str, str]]:
 
 
 def test_people_of_the_machine_log_in_by_pam_when_they_are_invited(
-    machine_user: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+    machine_user: tuple[str, str], people: People
 ) -> None:
+    """With the Hub of the tests above, which is started anew with another setting."""
     name, password = machine_user
-    with people_alone(tmp_path_factory.mktemp("pam") / "home", hub_login=LoginPolicy(by=By.pam)) as people:
-        person = Person(people.hub, name)
-        assert person.log_in(password).status_code == 403
-        assert "this machine" in people.hub.refit("user", "invite", name)
-        assert person.log_in("wrong").status_code == 403
-        assert person.log_in(password).url.path == "/hub/home"
-        people.session("mine", name)
-        come_in(person, "mine")
+    people.hub.settings = people.hub.settings.model_copy(update={"hub_login": LoginPolicy(by=By.pam)})
+    people.hub.again()
+    person = Person(people.hub, name)
+    assert person.log_in(password).status_code == 403
+    assert "this machine" in people.hub.refit("user", "invite", name)
+    assert person.log_in("wrong").status_code == 403
+    assert person.log_in(password).url.path == "/hub/home"
+    people.session("mine", name)
+    come_in(person, "mine")
