@@ -5,13 +5,15 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.cli.console import Json, OfRelease, Yes, out, running_flows, show_data, show_json
-from flows.core.formatting import on_a_line
+from flows.cli.console import Json, OfRelease, Yes, err, out, running_flows, show_data, show_json
+from flows.core.errors import RefitError
+from flows.core.formatting import on_a_line, printable
 from flows.core.lazily import lazily
 
 with lazily(globals()):
@@ -29,6 +31,7 @@ with lazily(globals()):
 
 app = typer.Typer(no_args_is_help=True)
 SHOWN = 80
+MOST_LOG = 1 << 20  # bytes
 
 
 def _caller() -> str:
@@ -81,6 +84,7 @@ def build(
     name: As = "",
     ide: Ide = "jupyter",
     system: System = "deb12",
+    lines: Annotated[int, typer.Option(min=0, help="Lines of the log to show of a step that fails.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Build a profile of one's own from a folder with a bundle that extends one of the catalog.
@@ -93,13 +97,29 @@ def build(
         from flows.build_own_profile import build_own_profile, give
 
         own = give(wish, files, settings)
-        images = build_own_profile(own.bundle)
+        began = time.time()
+        try:
+            images = build_own_profile(own.bundle)
+        except RefitError:
+            if text := log_of(settings.folder("logs", "stages"), own.bundle, began, lines):
+                err.print(printable(text), highlight=False, soft_wrap=True)
+            raise
     if as_json:
         show_json({"profile": own.profile, "owner": owner, "images": images})
         return
     for image in images:
         out.print(f"{image.tag} {'is new' if image.new else 'is as it was'}.", highlight=False)
     out.print(f"  refit session create NAME {own.profile}", highlight=False)
+
+
+def log_of(logs: Path, bundle: str, since: float, lines: int) -> str:
+    """The last lines of the log that a stage of a bundle wrote last, after a moment (seconds of Unix); empty: none."""
+    of_bundle = [log for log in logs.glob("*.log") if bundle in log.stem.split("-") and log.stat().st_mtime >= since]
+    if not lines or not of_bundle:
+        return ""
+    with max(of_bundle, key=lambda log: log.stat().st_mtime).open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - MOST_LOG))
+        return "\n".join(log.read(MOST_LOG).decode(errors="replace").splitlines()[-lines:])
 
 
 @app.command("list")
