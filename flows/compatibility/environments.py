@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from packaging.utils import canonicalize_name
@@ -29,20 +30,31 @@ MOST_TOLD = 1 << 20  # bytes
 _THERE = TypeAdapter(dict[str, str])
 # The name of the file by which an environment has the image's packages below its own.
 OVER_IMAGE = "image.pth"
+# In the old environment, until the new one has all that can be had: an attempt that was killed is taken up again.
+_UNFINISHED = "refit-unfinished"
 _MAKE = f"""
-cd "$HOME"; place=./$1; kept=$place.python$2
+cd "$HOME"; place=./$1; kept=$place.python$2; again=yes
+[ -d "$kept" ] && [ ! -L "$kept" ] && [ -f "$kept/{_UNFINISHED}" ] || {{
+again=
 [ ! -L "$place" ] && [ -f "$place/pyvenv.cfg" ] || {{ echo "it is no environment any more" >&2; exit 1; }}
 [ ! -e "$kept" ] && [ ! -L "$kept" ] || {{ echo "$kept is in the way" >&2; exit 1; }}
-own=; ! grep -qi '^include-system-site-packages *= *true' "$place/pyvenv.cfg" || own=--system-site-packages
-over=; for file in "$place"/lib/python3*/site-packages/{OVER_IMAGE}; do [ ! -f "$file" ] || over=yes; done
+: >"$place/{_UNFINISHED}"
 mv -T -- "$place" "$kept"
-if ! python3 -m venv $own "$place"; then rm -rf -- "$place"; mv -T -- "$kept" "$place"; exit 1; fi
+}}
+own=; ! grep -qi '^include-system-site-packages *= *true' "$kept/pyvenv.cfg" || own=--system-site-packages
+over=; for file in "$kept"/lib/python3*/site-packages/{OVER_IMAGE}; do [ ! -f "$file" ] || over=yes; done
+if ! python3 -m venv $own "$place"; then
+  [ -n "$again" ] || {{ rm -rf -- "$place"; mv -T -- "$kept" "$place"; rm -f -- "$place/{_UNFINISHED}"; }}
+  exit 1
+fi
 [ -z "$over" ] || {{
   into=$("$place/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$into/{OVER_IMAGE}"
 }}
 """
 _PIP = 'cd "$HOME"; place=./$1; shift; exec "$place/bin/python" -m pip -q --no-input --no-color install -- "$@" 1>&2'
+_LEFT = f'cd "$HOME"; for kept; do [ ! -f "./$kept/{_UNFINISHED}" ] || printf "%s\\n" "$kept"; done'
+_DONE = f'cd "$HOME"; rm -f -- "./$1.python$2/{_UNFINISHED}"'
 _LIST = """
 cd "$HOME"; exec "./$1/bin/python" -c '
 import json, importlib.metadata as metadata
@@ -86,7 +98,8 @@ def remake(engine: Engine, session: Session) -> tuple[Remade, ...]:
         RefitError: the session doesn't run, or gives no report of its environments.
     """
     seen, until = installed(engine, session), time.monotonic() + SECONDS
-    others = [place for place in seen.places if _is_of_another(place, seen.python)]
+    others = [place for place in seen.places if _is_of_another(place, seen.python) and not _is_kept(place)]
+    others += _unfinished(engine, session, seen.places, until)
     twice = {place.path for place in others if sum(other.path == place.path for other in seen.places) > 1}
     return tuple(_remade(engine, session, place, until) for place in others if place.path not in twice)
 
@@ -98,9 +111,20 @@ def told(remade: Sequence[Remade]) -> str:
 
 def _is_of_another(place: Place, python: str) -> bool:
     path = PurePosixPath(place.path)
-    kept = path.name.endswith(f".python{place.python}")  # by an earlier move
     usable = place.python and not path.is_absolute() and ".." not in path.parts and place.path not in (OWN, _USER)
-    return bool(usable) and not kept and place.python != python
+    return bool(usable) and place.python != python
+
+
+def _is_kept(place: Place) -> bool:
+    """Whether an environment is one that an earlier move has kept beside the new one."""
+    return place.path.endswith(f".python{place.python}")
+
+
+def _unfinished(engine: Engine, session: Session, places: Sequence[Place], until: float) -> list[Place]:
+    """The environments that a killed attempt was about to make anew, with the packages of the old ones."""
+    kept = {place.path: place for place in places if _is_kept(place)}
+    left = _run(engine, session, _LEFT, until, *kept).splitlines() if kept else []
+    return [replace(kept[path], path=path.removesuffix(f".python{kept[path].python}")) for path in left if path in kept]
 
 
 def _remade(engine: Engine, session: Session, place: Place, until: float) -> Remade:
@@ -113,6 +137,8 @@ def _remade(engine: Engine, session: Session, place: Place, until: float) -> Rem
     exact = [f"{name}=={version}" for name, version in packages.items()]
     problems = _install(engine, session, place.path, exact, [*packages], until)
     there = _there(engine, session, place.path, until)
+    with suppress(RefitError):  # then the next attempt finds all there
+        _run(engine, session, _DONE, until + 60, place.path, place.python)
     gone = {name: problems.get(name, "it can't be had for this Python") for name in packages if name not in there}
     return Remade(remade.path, remade.python, {n: there[n] for n in packages if n in there}, {**gone, **lost})
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.compatibility import environments
 from flows.compatibility.environments import remake
 from flows.core.settings import Settings
 from flows.images.build import Built
@@ -100,3 +101,26 @@ def test_what_is_in_the_way_and_links_leave_an_environment_as_it_was(sessions: S
     assert "is in the way" in remade.problem and "is still of Python 3.10" in str(remade)
     assert sessions.execute(NAME, ["cat", "project/.venv.python3.10"]) == "mine\n"
     assert "python3.10" in sessions.execute(NAME, ["ls", "project/.venv/lib"])
+
+
+def test_an_attempt_that_is_killed_is_taken_up_again(
+    sessions: Sessions, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(environments, "_install", kill)
+        with pytest.raises(KilledError):
+            remake(sessions.engine, session)
+    sessions.execute(NAME, ["rm", "-r", "project/.venv/bin"])  # as if it had ended even before
+    (remade,) = remake(sessions.engine, session)
+    assert remade.there == {"bee": "1.1.0"} and not remade.problem
+    sessions.execute(NAME, ["project/.venv/bin/python", "-c", "import bee, ant"])
+    assert "bee-1.0.0.dist-info" in sessions.execute(
+        NAME, ["ls", "project/.venv.python3.10/lib/python3.10/site-packages"]
+    )
+    assert remake(sessions.engine, session) == ()
