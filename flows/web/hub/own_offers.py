@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection
 
 from flows.catalog import load
@@ -41,7 +42,22 @@ def offers_to(settings: Settings, person: str, groups: Collection[str]) -> tuple
 def offer_of(own: OwnProfile, image: Image | Refusal | None, catalog: Catalog) -> Offer:
     """The offer of a profile whose newest image is known. Pure."""
     published = image if isinstance(image, Image) else None
-    return Offer(own.profile, own.release, text_of(own, catalog), published, without_image(image), by=own.owner)
+    return Offer(
+        own.profile,
+        own.release,
+        text_of(own, catalog),
+        published,
+        without_image(image),
+        by=own.owner,
+        packages=packages_of(own),
+    )
+
+
+def packages_of(own: OwnProfile) -> tuple[str, ...]:
+    """The names of the Python packages that its recipe asks for. Pure."""
+    pipfiles = [text for path, text in sorted(own.files.items()) if path.endswith("/Pipfile")]
+    asked = [tomllib.loads(text.decode()).get("packages", {}) for text in pipfiles[-1:]]
+    return tuple(sorted(on_a_line(name) for names in asked for name in names))
 
 
 def text_of(own: OwnProfile, catalog: Catalog) -> str:

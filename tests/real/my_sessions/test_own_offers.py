@@ -61,7 +61,12 @@ def test_a_member_sees_and_starts_it_and_for_somebody_else_it_isnt_there(
     of_kai = api(kai)  # what it knows of groups, the Hub tells it after a moment
     wait_until(lambda: MINE in {one["profile"] for one in of_kai("GET", "/profiles").json()})
     [mine] = [one for one in of_kai("GET", "/profiles").json() if one["profile"] == MINE]
-    assert mine["by"] == "ada" and mine["size"] > 0 and mine["built"] and not mine["why_not"]
+    assert (
+        (mine["by"], mine["packages"]) == ("ada", ["iniconfig"])
+        and mine["size"] > 0
+        and mine["built"]
+        and not mine["why_not"]
+    )
     chosen(kai, "tools")
     assert kai.reaches("/user/kai/tools/api") == "kai-tools"
     assert hub.sessions.store.session("kai-tools").profile == MINE
