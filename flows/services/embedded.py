@@ -85,79 +85,58 @@ def _npm_ci(settings: Settings) -> tuple[str, ...]:
     return (str(NODE), str(npm), "ci", "--omit=dev", *quiet, *elsewhere, *trusted)
 
 
-def waiting_page(settings: Settings) -> Service:
-    """The waiting page: answers in the place of sessions that are away, and tells the gateway where the others are."""
+def _of_refit(settings: Settings, name: str, title: str, module: str) -> Service:
+    """A service that is a module of Refit, and answers at a socket in its folder."""
     return Service(
-        name="waiting-page",
-        title="Waiting page of sessions",
-        argv=(sys.executable, "-m", "flows.waiting_page"),
+        name=name,
+        title=title,
+        argv=(sys.executable, "-m", module),
         environment=variables(settings),
         inherited=inherited_environment(),
-        folder=settings.folder("services", "waiting-page"),
-        log=settings.folder("logs") / "waiting-page.log",
-        health="http://waiting-page/health",
+        folder=settings.folder("services", name),
+        log=settings.folder("logs") / f"{name}.log",
+        health=f"http://{name}/health",
         healthy=lambda answer: answer.text == "ok",
         socket="socket",
-        after=("gateway",),
+        # Where nobody chose one, the catalog depends on the folder in which `refit` was called.
         passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
     )
 
 
+def waiting_page(settings: Settings) -> Service:
+    """The waiting page: answers in the place of sessions that are away, and tells the gateway where the others are."""
+    made = _of_refit(settings, "waiting-page", "Waiting page of sessions", "flows.waiting_page")
+    return replace(made, after=("gateway",))
+
+
 def hub(settings: Settings) -> Service:
     """JupyterHub, where people log in and start sessions; on loopback, reached through the gateway."""
-    return Service(
-        name="hub",
-        title="JupyterHub",
-        argv=(sys.executable, "-m", "flows.web.hub"),
-        environment=variables(settings),
-        inherited=inherited_environment(),
-        folder=settings.folder("services", "hub"),
-        log=settings.folder("logs") / "hub.log",
+    return replace(
+        _of_refit(settings, "hub", "JupyterHub", "flows.web.hub"),
         health=f"{settings.hub_url}{routes.HUB}/health",
         healthy=lambda answer: answer.is_success,
+        socket="",
         port=settings.hub_port,
         setting="hub_port",
         url=f"{settings.gateway_url}{routes.HUB}/",
         after=("gateway", "waiting-page"),
-        passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
     )
 
 
 def authorizer(settings: Settings) -> Service:
     """The authorizer: leads people from the Hub's addresses to their sessions, and tells the Hub which there are."""
-    return Service(
-        name="authorizer",
-        title="Authorizer of sessions",
-        argv=(sys.executable, "-m", "flows.web.hub.authorizer"),
-        environment=variables(settings),
-        inherited=inherited_environment(),
-        folder=settings.folder("services", "authorizer"),
-        log=settings.folder("logs") / "authorizer.log",
-        health="http://authorizer/health",
-        healthy=lambda answer: answer.text == "ok",
-        socket="socket",
-        after=() if settings.other_hub.api else ("hub",),
-        passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
-    )
+    made = _of_refit(settings, "authorizer", "Authorizer of sessions", "flows.web.hub.authorizer")
+    return replace(made, after=_after_hub(settings))
 
 
 def my_sessions(settings: Settings) -> Service:
     """The page and the API of people's own sessions, behind the gateway."""
-    return Service(
-        name="my-sessions",
-        title="Page of sessions",
-        argv=(sys.executable, "-m", "flows.web.my_sessions"),
-        environment=variables(settings),
-        inherited=inherited_environment(),
-        folder=settings.folder("services", "my-sessions"),
-        log=settings.folder("logs") / "my-sessions.log",
-        health="http://my-sessions/health",
-        healthy=lambda answer: answer.text == "ok",
-        socket="socket",
-        url=f"{settings.gateway_url}{routes.MY_SESSIONS}/",
-        after=() if settings.other_hub.api else ("hub",),
-        passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
-    )
+    made = _of_refit(settings, "my-sessions", "Page of sessions", "flows.web.my_sessions")
+    return replace(made, url=f"{settings.gateway_url}{routes.MY_SESSIONS}/", after=_after_hub(settings))
+
+
+def _after_hub(settings: Settings) -> tuple[str, ...]:
+    return () if settings.other_hub.api else ("hub",)
 
 
 def forwarder(settings: Settings) -> Service:
@@ -179,22 +158,8 @@ def forwarder(settings: Settings) -> Service:
 
 def jump(settings: Settings) -> Service:
     """The way in by ssh from people's own machines (OpenSSH)."""
-    return Service(
-        name="jump",
-        title="Way in by ssh",
-        argv=(sys.executable, "-m", "flows.jump"),
-        environment=variables(settings),
-        inherited=inherited_environment(),
-        folder=settings.folder("services", "jump"),
-        log=settings.folder("logs") / "jump.log",
-        health="http://jump/health",
-        healthy=lambda answer: answer.text == "ok",
-        socket="socket",
-        address=settings.bind_address,
-        port=settings.jump_port,
-        setting="jump_port",
-        passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
-    )
+    made = _of_refit(settings, "jump", "Way in by ssh", "flows.jump")
+    return replace(made, address=settings.bind_address, port=settings.jump_port, setting="jump_port")
 
 
 def registry(settings: Settings) -> Service:

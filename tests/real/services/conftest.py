@@ -25,7 +25,7 @@ def worker_of_the_trial() -> Iterator[None]:
 def started(tmp_path_factory: pytest.TempPathFactory, worker_of_the_trial: None) -> Iterator[Settings]:
     """The settings of the services, whose catalog has two operating systems."""
     folder = tmp_path_factory.mktemp("services")
-    made = make_settings(folder / "home", write_catalog(folder / "catalog"))
+    made = make_settings(folder / "a home with 100% of what is odd in 'names'", write_catalog(folder / "catalog"))
     try:
         services.up(made)
         yield made

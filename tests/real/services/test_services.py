@@ -162,6 +162,16 @@ def test_a_server_that_was_killed_has_all_that_it_had(settings: Settings, prefec
     assert prefect.get("/deployments/name/trial/refit").status_code == 200
 
 
+def test_a_worker_that_was_killed_comes_up_again_by_itself(settings: Settings) -> None:
+    before = {state.name: state.pid for state in services.status(settings)}
+    psutil.Process(pid_of(settings, "worker")).kill()
+    until(lambda: services.status(settings)[2], lambda state: state.answering and state.pid != before["worker"])
+    after = {state.name: state.pid for state in services.up(settings)}
+    assert after.pop("worker") != before.pop("worker")
+    assert after == before, "another was started anew"
+    assert len(process_records.noted(settings.folder("services", "worker") / "processes")) == 1
+
+
 def test_a_changed_setting_starts_only_what_it_is_for_anew(settings: Settings) -> None:
     before = {state.name: state.pid for state in services.status(settings)}
     changed = settings.model_copy(update={"stop_grace_seconds": 7.0})
