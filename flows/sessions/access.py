@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import copy_context
 from pathlib import Path
+from threading import Thread
 from urllib.parse import SplitResult, urlsplit
 
 from flows.core import command
@@ -41,6 +43,7 @@ class SessionAccess:
         self.gateway = Gateway(settings)
         self.tokens = engines.tokens(settings)
         self._settings = settings
+        self._leaving: dict[str, Thread] = {}
         self._prepared: dict[str, tuple[ExitStack, Callable[[str], str]]] = {}
 
     def running(self, session: Session) -> Running | None:
@@ -118,6 +121,8 @@ class SessionAccess:
 
     def route_traffic(self, session: Session) -> None:
         """Lead those who come to a session to its container: by ssh, and through the gateway."""
+        if leaving := self._leaving.pop(session.name, None):
+            leaving.join()  # a container that is started again may have the same place
         self.ssh.open(session)
         if session.access.port:
             self.gateway.lead(session.name, self.direct_url(session).removesuffix(session.path))
@@ -127,9 +132,10 @@ class SessionAccess:
         """Stop the container of a session in the `with` block: the waiting page tells those who come, or wait, why."""
         led = self.gateway.turn_away(session.name) if session.access.port else ""
         yield
-        if led:
-            with suppress(RefitError):  # then they wait until the system gives up
-                _hang_up(urlsplit(led))
+        if led:  # beside what comes next: people wait for that
+            leaving = Thread(target=copy_context().run, args=(_hang_up, urlsplit(led)), name=f"hang-up-{session.name}")
+            self._leaving[session.name] = leaving
+            leaving.start()
 
     def prepare_stop(self, session: Session) -> None:
         """Start the program that `end_kernels` goes on with, before anybody is turned away from a session.
@@ -174,4 +180,5 @@ def _script() -> str:
 def _hang_up(place: SplitResult) -> None:
     """End the connections of this machine to a place that is gone, where nobody would ever answer that it is."""
     ended = ["ss", "--kill", "--no-header", "--numeric", "--tcp", "state", "connected"]
-    command.run([*ended, "dst", str(place.hostname), "dport", "=", f":{place.port}"], root=True, limit=10)
+    with suppress(RefitError):  # then they wait until the system gives up
+        command.run([*ended, "dst", str(place.hostname), "dport", "=", f":{place.port}"], root=True, limit=10)
