@@ -21,16 +21,18 @@ def test_links_and_modules_of_a_page_exist(page: Path) -> None:
     assert not [module for module in MODULE.findall(text) if not (ROOT / module).exists()]
 
 
-def test_each_test_that_the_page_of_security_names_is_there() -> None:
-    named = re.findall(
-        r"`((?:real|unit|kube|faults)/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs" / "security.md").read_text()
-    )
-    assert len(named) > 50
+@pytest.mark.parametrize(("page", "tests"), [("security.md", 50), ("your-sessions.md", 20)])
+def test_each_test_that_a_page_names_is_there(page: str, tests: int) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    named = re.findall(r"`((?:real|unit|kube|faults)/[\w/]+\.py)(?:::(\w+))?`", text)
+    assert len(named) > tests
     missing = [file for file, _ in named if not (ROOT / "tests" / file).is_file()]
     assert not missing
     texts = {file: (ROOT / "tests" / file).read_text() for file, test in named if test}
     assert not [(file, test) for file, test in named if test and f"\ndef {test}(" not in texts[file]]
-    # A fault or a right without a test is none that is held.
+
+
+def test_a_fault_or_a_right_without_a_test_is_none_that_is_held() -> None:
     rows = _table("## Faults at the door") + _table("## How each right is held")
     assert not [row for row in rows if not re.search(r"`(real|unit|kube|faults)/", row)]
 
