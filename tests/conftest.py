@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck
 from hypothesis import settings as examples
 
 from flows.core.settings import Settings
@@ -34,9 +35,10 @@ pytest_plugins = [
 ]
 
 # The same examples each time, so that what fails is the change's fault; without it they are others each time, and all.
-examples.register_profile("repeatable", derandomize=True, max_examples=30)
+# Whether they are made fast hangs on what else the machine does.
+examples.register_profile("repeatable", derandomize=True, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 # Enough to see whether anything is badly wrong, while one works on it.
-examples.register_profile("few", derandomize=True, max_examples=10)
+examples.register_profile("few", examples.get_profile("repeatable"), max_examples=10)
 
 
 @pytest.hookimpl(trylast=True)  # after those that don't run were left out

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import psutil
@@ -22,26 +23,35 @@ from flows.migrations.recovery import recover_all
 from flows.sessions.history import History
 from tests.support.simulated.fleet import Fleet, fleet
 from tests.support.simulated.world import Point
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 SESSIONS, TAKEN_OVER, FENCED = 12, 120.0, 7
 # Seconds for which leases of sessions last: a process that stands still for longer is taken for dead.
 LEASE = 4.0
 
 
-def replica(folder: Path, url: str, work: Callable[[Fleet], None]) -> BaseProcess:
-    """A process of its own, with a home, a registry and an engine of its own, that knows all sessions on record."""
-    process = get_context("fork").Process(target=_replica, args=(folder, url, work))
+def replica(folder: Path, url: str, work: Callable[[Fleet], None], others: Barrier | None = None) -> BaseProcess:
+    """A process of its own, with a home, a registry and an engine of its own, that knows all sessions on record.
+
+    Args:
+        folder: of its home.
+        url: of the database.
+        work: what it does.
+        others: it begins together with the processes that have the same.
+    """
+    process = get_context("fork").Process(target=_replica, args=(folder, url, work, others))
     process.start()
     return process
 
 
-def _replica(folder: Path, url: str, work: Callable[[Fleet], None]) -> None:
+def _replica(folder: Path, url: str, work: Callable[[Fleet], None], others: Barrier | None) -> None:
     with fleet(folder, url, LEASE) as mine:
         mine.image("old")
         for session in mine.sessions.store.sessions():
             mine.adopt(session)
         fenced = False
+        if others:
+            others.wait(PATIENCE)
         try:
             work(mine)
         except LeaseLost:
@@ -86,7 +96,8 @@ def check_that_one_acts(folder: Path, url: str) -> None:
         old = owner.image("old")
         for number in range(SESSIONS):
             owner.add(number, old)
-        both = [replica(folder / name, url, move_all) for name in ("one", "two")]
+        together = get_context("fork").Barrier(2)
+        both = [replica(folder / name, url, move_all, together) for name in ("one", "two")]
         for process in both:
             process.join()
         assert [process.exitcode for process in both] == [0, 0]
