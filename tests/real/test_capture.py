@@ -139,6 +139,7 @@ def test_nothing_of_the_home_is_taken_that_nobody_named(scene: Scene) -> None:
     assert {left.reason for left in made.capture.left} == {Reason.not_chosen}
 
 
+@pytest.mark.long
 def test_five_hundred_packages_by_hand_become_a_pipfile(scene: Scene) -> None:
     for number in range(500):
         make_wheel(scene.catalog.parent / "index" / f"p{number}", f"p{number}", "1.2")
@@ -161,6 +162,7 @@ def test_five_hundred_packages_by_hand_become_a_pipfile(scene: Scene) -> None:
     assert pipfile.count('"~=1.2"') == 500
 
 
+@pytest.mark.long
 def test_a_session_whose_python_is_broken_says_so(scene: Scene) -> None:
     def by_root(text: str) -> None:
         call = ["exec", "--privileged", "--user", "0:0", scene.session.container, "sh", "-euc", text]

@@ -48,6 +48,7 @@ def chosen(person: Person, server: str) -> httpx.Response:
     return person.send(page, page, profile=f"{RELEASE}/{MINE}")
 
 
+@pytest.mark.long
 def test_a_member_sees_and_starts_it_and_for_somebody_else_it_isnt_there(
     hub: Hub, offered: OwnProfiles, ada: Person, eve: Person
 ) -> None:
