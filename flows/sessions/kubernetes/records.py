@@ -34,6 +34,9 @@ class Slot:
         image: digest of the image that it really runs; empty: it doesn't.
         tried: digest of the image of its last container, whether or not that runs.
         trouble: why the container can't run, in Kubernetes' words; empty: nothing is wrong.
+        asked: digest of the image that its specification asks for.
+        had: the generation whose program ended with its container, and which nobody has stopped; 0: none.
+        code: exit code of that container; -1: nobody knows.
     """
 
     name: str
@@ -44,6 +47,17 @@ class Slot:
     image: str = ""
     tried: str = ""
     trouble: str = ""
+    asked: str = ""
+    had: int = 0
+    code: int = -1
+
+    def was_taken(self, image: str) -> bool:
+        """Whether the program that it had didn't end by itself: it was killed, or somebody has put in another image.
+
+        Args:
+            image: digest of the image that it was given.
+        """
+        return bool(self.had) and (self.code != 0 or self.asked != image)
 
 
 @dataclass(frozen=True)
@@ -84,6 +98,7 @@ def pod(told: Mapping[str, Any]) -> SessionPod:
     metadata, spec, status = told["metadata"], told["spec"], told.get("status") or {}
     annotations = metadata.get("annotations") or {}
     seen = {each["name"]: each for each in status.get("containerStatuses") or ()}
+    images = {each["name"]: each["image"].rpartition("@")[2] for each in spec["containers"]}
     claims = {
         volume["name"]: volume["persistentVolumeClaim"]["claimName"]
         for volume in spec["volumes"]
@@ -99,16 +114,17 @@ def pod(told: Mapping[str, Any]) -> SessionPod:
         address=status.get("podIP", ""),
         ending="deletionTimestamp" in metadata,
         over=status.get("phase") in ("Failed", "Succeeded"),
-        slots=tuple(_slot(name, annotations, seen.get(name, {})) for name in SLOTS),
+        slots=tuple(_slot(name, annotations, seen.get(name, {}), images.get(name, "")) for name in SLOTS),
     )
 
 
-def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any]) -> Slot:
+def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any], asked: str) -> Slot:
     state = seen.get("state") or {}
     runs = "running" in state
     container = seen.get("containerID", "") if runs else ""
     opened = json.loads(annotations.get(f"{OPENED}{name}", "{}"))
     tried = seen.get("imageID", "").rpartition("@")[2]
+    ended = (seen.get("lastState") or {}).get("terminated") or state.get("terminated") or {}
     is_open = bool(container) and opened.get("container") == container
     return Slot(
         name=name,
@@ -119,6 +135,9 @@ def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any]) ->
         image=tried if runs else "",
         tried=tried,
         trouble=trouble(state),
+        asked=asked,
+        had=int(opened.get("generation", 0)) if seen and not is_open else 0,
+        code=int(ended.get("exitCode", -1)) if ended.get("containerID") == opened.get("container") else -1,
     )
 
 
@@ -154,10 +173,20 @@ def leaving(pods: Iterable[SessionPod], nodes: Collection[str]) -> dict[str, str
     return {each.session: each.node for each in pods if each.node in nodes and not (each.ending or each.over)}
 
 
-def lost(made: Iterable[Container], pods: Iterable[SessionPod]) -> frozenset[str]:
-    """The sessions that have run and have no Pod any more; one that ends is still there."""
-    there = {each.session for each in pods if not each.over}
-    return frozenset(each.session for each in made if each.started and each.session not in there)
+def lost(made: Iterable[Container], pods: Sequence[SessionPod]) -> frozenset[str]:
+    """The sessions that have run and have no Pod any more, or whose program was taken from them; a Pod that ends is
+    still there.
+    """
+    alive = [each for each in pods if not each.over]
+    there = {each.session for each in alive}
+    started = {(each.session, each.generation): each for each in made if each.started}
+    taken = {
+        pod.session
+        for pod in alive
+        for slot in pod.slots
+        if not pod.ending and (had := started.get((pod.session, slot.had))) and slot.was_taken(had.image)
+    }
+    return frozenset({name for name, _ in started if name not in there} | taken)
 
 
 def unbound(claims: Mapping[str, Mapping[str, Any] | None]) -> Iterator[str]:

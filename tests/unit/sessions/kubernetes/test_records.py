@@ -134,3 +134,20 @@ def test_an_evicted_pod_is_over_and_nobody_gets_a_place_in_it() -> None:
     evicted = records.pod(pod)
     assert evicted.over and evicted.idle
     assert records.place(SESSION, [evicted], evicted.shape) is None
+
+
+def ended(code: int, image: str = SESSION.image) -> records.SessionPod:
+    """A Pod whose slot has another container than the one in which a session's program ran."""
+    pod = told({"a": running(1, "A")}, {"a": 1}, {"a": "A2", "b": "B"})
+    pod["status"]["containerStatuses"][0]["lastState"] = {"terminated": {"exitCode": code, "containerID": "A"}}
+    pod["spec"]["containers"][0]["image"] = f"r/i@{image}"
+    return records.pod(pod)
+
+
+def test_a_program_that_was_killed_is_lost_and_one_that_its_user_has_ended_is_not() -> None:
+    record = manifests.record(SESSION, OPTIONS)
+    record["metadata"]["annotations"] = {manifests.STARTED: "2026-11-25T00:00:00+00:00"}
+    for pod, taken in ((ended(137), True), (ended(0), False), (ended(0, AFTER.image), True)):
+        assert records.lost(records.containers([record], [pod]), [pod]) == ({SESSION.name} if taken else frozenset())
+    ending = replace(ended(137), ending=True)
+    assert records.lost(records.containers([record], [ending]), [ending]) == frozenset()
