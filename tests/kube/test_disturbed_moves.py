@@ -64,11 +64,20 @@ def move_disturbed(scene: ClusterScene, step: str, phase: Phase, disturb: Callab
     return result.state
 
 
+def is_as_recorded(scene: ClusterScene) -> bool:
+    """Whether the session runs, in a Pod that is as Refit has made it; if not, the waiting page's turn comes again."""
+    status = scene.sessions.show(NAME)
+    if status.running is Running.running and not scene.sessions.engine.by_hand(status.session):
+        return True
+    MachineLeaver(scene.settings).mind()
+    return False
+
+
 def check(scene: ClusterScene, state: State, files: object, before: str, after: str) -> None:
     """It runs, on the image that the end of the move says, with its home, in one Pod."""
     assert state in ENDS, scene.journal.latest()[NAME].reason
     image = after if state is State.cleaned else before
-    wait_until(lambda: scene.sessions.show(NAME).running is Running.running)
+    wait_until(lambda: is_as_recorded(scene))
     wait_until(lambda: len(scene.pods()) == 1)
     scene.check(state, image, files)
 
