@@ -13,7 +13,7 @@ from flows.catalog.model import Access
 from flows.core.policy import Mode, RolloutPolicy, SessionPolicy, Unavailable
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.rollout import Candidate, Host, PlanInput
-from flows.migrations.planning.waves import Trial
+from flows.migrations.planning.wave_gates import Trial
 from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.seen import Seen
 from flows.sessions.model import Session

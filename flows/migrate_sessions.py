@@ -29,7 +29,7 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
 from flows.migrations.notifications import chart
 from flows.migrations.notifications.fleet import Fleet, questions
-from flows.migrations.notifications.teller import Teller
+from flows.migrations.notifications.notifier import Notifier
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.reconcile import ROUNDS, FailureBudget, foreseen, reconcile
 from flows.migrations.recovery import recover_all, reopen
@@ -167,7 +167,7 @@ class _Migration:
     def __init__(self, planning: SessionPlanner, to: str, settings: Settings) -> None:
         self._planning, self._to, self._settings, self._logger = planning, to, settings, get_run_logger()
         self._waiting: Sequence[Decision] = ()
-        self._teller = Teller(
+        self._teller = Notifier(
             settings,
             planning.sessions,
             planning.database,

@@ -14,7 +14,7 @@ from flows.core.lazily import lazily
 with lazily(globals()):
     from flows.migrations.move import Move
     from flows.migrations.notifications.fleet import Fleet, RolloutLine, SessionLine
-    from flows.migrations.planning import waves
+    from flows.migrations.planning import wave_gates
     from flows.migrations.planning.rollout import Decision
     from flows.sessions.activity.evidence import Verdict
     from flows.sessions.activity.seen import Seen
@@ -53,7 +53,7 @@ def migration(decisions: Iterable[Decision]) -> Table:
             d.action,
             short(d.old),
             short(d.new),
-            d.wave if d.wave else "volunteers" if d.wave == waves.VOLUNTEERS else "",
+            d.wave if d.wave else "volunteers" if d.wave == wave_gates.VOLUNTEERS else "",
             d.at and f"{d.at:%Y-%m-%d %H:%M} UTC",
             megabytes(d.pull, 1) if d.pull else "",
             f"{d.why}; by force then" if d.forced else d.why,

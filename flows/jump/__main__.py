@@ -19,7 +19,7 @@ from flows.core.database import open_database
 from flows.core.settings import load
 from flows.core.waiting import forever
 from flows.host.sockets import private_listener
-from flows.jump.doors import Door
+from flows.jump.authorized_keys_socket import Door
 from flows.jump.guests import Guests
 from flows.jump.keeper import LOOK_SECONDS, Keeper
 from flows.jump.sandbox import Sandbox

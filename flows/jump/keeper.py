@@ -22,9 +22,9 @@ from flows.jump.sandbox import Sandbox
 from flows.sessions.model import SSH_PORT
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Entitlements, Role
-from flows.sessions.people.grants import Grants
 from flows.sessions.people.person_keys import PersonKeys
-from flows.sessions.ssh.server import Ssh
+from flows.sessions.people.share_records import Grants
+from flows.sessions.ssh.session_access import Ssh
 
 logger = logging.getLogger("refit.jump")
 

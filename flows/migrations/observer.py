@@ -19,7 +19,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.move import Past
 from flows.migrations.move_steps import FINAL, State
 from flows.migrations.notifications.notice import first_told
-from flows.migrations.planning import waves
+from flows.migrations.planning import wave_gates
 from flows.migrations.planning.observed import Observed
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, Host, ImageKey, PlanInput, Reason
@@ -195,7 +195,7 @@ def canaries(
     running = [status.session for status in statuses if status.running is Running.running]
     going = [(one.name, images[image_key(one)]) for one in running if has_other_image(one, images)]
     pending = {*images.values()} - {*besides}
-    return {image: waves.canary([each for each in going if each[1] == image], percents) for image in pending}
+    return {image: wave_gates.canary([each for each in going if each[1] == image], percents) for image in pending}
 
 
 def _left_behind(move: Past | None, rest: timedelta, *, goes_on: bool) -> dict[str, Any]:

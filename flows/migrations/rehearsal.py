@@ -22,7 +22,7 @@ from flows.sessions.engine import Homes
 from flows.sessions.engines import trials
 from flows.sessions.model import Session
 from flows.sessions.packages.model import NoIndex, Outcome
-from flows.sessions.ssh.server import START, lets_in
+from flows.sessions.ssh.session_access import START, lets_in
 from flows.sessions.trial import QUICK, NoTrial, Trial
 
 STEADY_SECONDS = 1.0

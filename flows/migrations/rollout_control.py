@@ -11,8 +11,8 @@ from flows.core.errors import RefitError
 from flows.core.formatting import short
 from flows.core.settings import Settings
 from flows.images.registry import Registry
-from flows.migrations.notifications.teller import withdraw
-from flows.migrations.planning import waves
+from flows.migrations.notifications.notifier import withdraw
+from flows.migrations.planning import wave_gates
 from flows.migrations.planning.rollout import Gate, Health, RolloutStatus
 from flows.migrations.planning.rollout_state import RolloutState
 from flows.migrations.rollouts import Rollouts
@@ -49,7 +49,7 @@ def steer(what: str, image: str, settings: Settings, by: str, wave: str = "") ->
 
 def _approve(rollout: RolloutState, wave: str, database: Engine, settings: Settings, by: str) -> str:
     percents, rollouts = settings.migration.waves, Rollouts(database)
-    titles = [waves.title(number, percents) for number in range(len(percents) + 1)]
+    titles = [wave_gates.title(number, percents) for number in range(len(percents) + 1)]
     waiting = [number for number in rollouts.waiting(rollout) if wave in ("", titles[number])]
     if not waiting:
         after = f" after the wave {wave}" if wave else ""
@@ -67,7 +67,7 @@ def judge(gates: Mapping[tuple[str, int], Gate], rollouts: Rollouts, percents: S
     for (image, wave), gate in gates.items():
         if gate.health is Health.open:
             continue
-        title = waves.title(wave, percents)
+        title = wave_gates.title(wave, percents)
         if rollouts.judge(image, wave, title, gate.health) and gate.health is not Health.passed:
             yield (
                 f"The wave {title} of the image {short(image)}: {gate.health.text}. Its other sessions wait: "

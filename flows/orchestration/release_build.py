@@ -33,7 +33,7 @@ from flows.images.run import Run
 from flows.images.stages import Stage
 from flows.orchestration.admission import Share
 from flows.orchestration.builders import call_builders
-from flows.publishing import evidence, statements
+from flows.publishing import evidence, provenance
 from flows.publishing.publish import EVENT, already, publish
 from flows.publishing.published import Published
 from flows.publishing.signatures import Publications
@@ -125,8 +125,8 @@ def build_stage(
 @task(task_run_name="publish {profile.stem}", cache_policy=NO_CACHE)
 def publish_image(profile: Profile, ancestry: tuple[Stage, ...], built: tuple[Built, ...], run: Run) -> Published:
     """Label, check and tag one image; `built` is what came out of the stages of its ancestry."""
-    made = statements.made_of(built, Ledger(run.database))
-    predicate = statements.predicate(profile, ancestry, made, run=f"flow-runs/{runtime.flow_run.id}")
+    made = provenance.made_of(built, Ledger(run.database))
+    predicate = provenance.predicate(profile, ancestry, made, run=f"flow-runs/{runtime.flow_run.id}")
     published = publish(profile, built[-1], evidence.of_stages(ancestry), run, predicate)
     if published.new:
         _announce(published, profile.release)

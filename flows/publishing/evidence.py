@@ -24,7 +24,7 @@ from flows.images.manifests import INDEX, Manifest, canonical, digest_of
 from flows.images.registry import Registry
 from flows.images.registry_errors import BlobLost, RegistryError
 from flows.images.stages import Stage
-from flows.publishing import statements
+from flows.publishing import sbom
 from flows.signing.trust import ENVELOPE, STATEMENT
 
 with lazily(globals()):
@@ -35,7 +35,7 @@ PACKAGES, SIZES, SBOM = "packages.json", "sizes.json", "sbom.cdx.json"
 PROVENANCE, CHECKS, LOCK = "provenance.json", "checks.json", "Pipfile.lock"
 SIGNATURE = "provenance.dsse.json"
 _OF_A_RUN = {PROVENANCE, CHECKS}
-_MEDIA_TYPES = {SBOM: statements.SBOM_TYPE, PROVENANCE: STATEMENT, SIGNATURE: ENVELOPE}
+_MEDIA_TYPES = {SBOM: sbom.SBOM_TYPE, PROVENANCE: STATEMENT, SIGNATURE: ENVELOPE}
 _TITLE, _NUMBER = "org.opencontainers.image.title", "io.refit.number"
 _MOST_DIGITS = 18
 _REFERENCE = re.compile(r"\w[\w.-]{0,127}|sha256:[0-9a-f]{64}", re.ASCII)
@@ -57,7 +57,7 @@ def of_stages(stages: Iterable[Stage]) -> dict[str, bytes]:
     stages = tuple(stages)
     return {
         PACKAGES: canonical(packages_of(stages)),
-        SBOM: canonical(statements.sbom(stages)),
+        SBOM: canonical(sbom.document(stages)),
         **{f"{s.name}.system.txt": "".join(f"{p}\n" for p in s.system).encode() for s in stages if s.system},
         **{f"{s.name}.requirements.txt": "\n".join((*s.requirements, "")).encode() for s in stages if s.requirements},
         **{f"{s.name}.{PurePosixPath(npm.LOCK).name}": s.files[npm.LOCK] for s in stages if npm.LOCK in s.files},
@@ -66,7 +66,7 @@ def of_stages(stages: Iterable[Stage]) -> dict[str, bytes]:
 
 def packages_of(stages: Iterable[Stage]) -> dict[str, str]:
     """All packages of an image: `deb/tzdata` or `pypi/tzdata` → version, because both worlds use the same names."""
-    return {f"{p.kind}/{p.name}": p.version for p in statements.packages_of(stages)}
+    return {f"{p.kind}/{p.name}": p.version for p in sbom.packages_of(stages)}
 
 
 def attach(registry: Registry, subject: Manifest, files: Mapping[str, bytes], database: Engine) -> None:

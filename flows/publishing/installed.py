@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_version
 
 from flows.core.formatting import some
 from flows.images.manifests import canonical
-from flows.publishing import statements
+from flows.publishing import sbom
 from flows.publishing.checks import Finding
 from flows.publishing.evidence import PACKAGES, SBOM
 
@@ -49,7 +49,7 @@ def completed(files: Mapping[str, bytes], installed: Mapping[str, str]) -> dict[
         return {**files}
     changed = {PACKAGES: canonical({**locked, **more})}
     if SBOM in files:
-        changed[SBOM] = canonical(statements.with_found(json.loads(files[SBOM]), more))
+        changed[SBOM] = canonical(sbom.with_found(json.loads(files[SBOM]), more))
     return {**files, **changed}
 
 

@@ -27,7 +27,7 @@ from flows.images.registry import Registry
 from flows.images.registry_errors import RegistryError
 from flows.images.run import Run
 from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
-from flows.publishing import checks, evidence, installed, statements
+from flows.publishing import checks, evidence, installed, provenance
 from flows.publishing.published import Published
 from flows.publishing.signatures import Publications
 from flows.signing.trust import ENVELOPE
@@ -48,7 +48,7 @@ def publish(
     Args:
         files: evidence to attach.
         run: its registry and date, what checks need, and the database whose leases guard the tags.
-        predicate: how the image was made (see `statements.predicate`); none: nobody knows more than for whom.
+        predicate: how the image was made (see `provenance.predicate`); none: nobody knows more than for whom.
 
     Raises:
         ChecksFailed: the image was pushed, but no tag points at it.
@@ -68,10 +68,10 @@ def publish(
         if not report.passed:
             raise checks.ChecksFailed(tag.alias, report.findings)
         files = installed.completed(files, report.packages)
-        provenance = _provenance(registry, image, predicate or statements.asked(profile.stem, profile.release))
-        results = {**_results(profile, report), evidence.PROVENANCE: provenance}
+        made = _provenance(registry, image, predicate or provenance.asked(profile.stem, profile.release))
+        results = {**_results(profile, report), evidence.PROVENANCE: made}
         evidence.attach(registry, image, {**files, **results}, database)
-        publications.sign(image, provenance, profile.stem, profile.release)
+        publications.sign(image, made, profile.stem, profile.release)
         with lease(database, f"tag/{registry.host}/{registry.repository}:{tag.alias}"):
             given = _give_date_tag(registry, tag, image)
             moved = _point(registry, tag.alias, image)
@@ -84,7 +84,7 @@ def _checked(reference: str, top: Built, profile: Profile, settings: Settings) -
 
 
 def _provenance(registry: Registry, image: Manifest, predicate: Mapping[str, object]) -> bytes:
-    return canonical(statements.statement(registry.repository, image.digest, predicate))
+    return canonical(provenance.statement(registry.repository, image.digest, predicate))
 
 
 def already(

@@ -23,7 +23,7 @@ from flows.core.settings import Settings
 from flows.core.threads import each
 from flows.images.manifests import Manifest
 from flows.images.registry import Registry
-from flows.publishing import evidence, statements
+from flows.publishing import evidence, provenance
 from flows.publishing.own_profiles import OwnProfiles
 from flows.publishing.own_profiles import repository as own_repository
 from flows.signing.trust import ENVELOPE, Distrusted, Doubt, Signed, Trust
@@ -261,7 +261,7 @@ class Publications:
 
 
 def _is_about(signed: Signed, digest: str) -> bool:
-    return (signed.kind, signed.subject) == (statements.PROVENANCE_TYPE, digest)
+    return (signed.kind, signed.subject) == (provenance.PROVENANCE_TYPE, digest)
 
 
 def _fitting(publication: Publication | Refusal, profile: str, release: str) -> str | Refusal:

@@ -11,7 +11,7 @@ from flows.catalog.tag import tags_among
 from flows.core.errors import UnknownName
 from flows.images.manifests import canonical
 from flows.images.registry import Registry
-from flows.publishing import evidence, statements
+from flows.publishing import evidence, provenance
 from flows.publishing.signatures import Publications, Refusal
 from flows.signing.trust import Doubt
 
@@ -78,7 +78,7 @@ def vouch(registry: Registry, publications: Publications, candidate: Candidate) 
     """
     image = registry.manifest(registry.repository, candidate.digest)
     made_for = candidate.profile, candidate.release
-    said = statements.statement(registry.repository, image.digest, statements.asked(*made_for))
+    said = provenance.statement(registry.repository, image.digest, provenance.asked(*made_for))
     with suppress(UnknownName, ValueError, TypeError, KeyError):
         attached = json.loads(evidence.read(registry, image.digest, evidence.PROVENANCE))
         named = attached["predicate"]["buildDefinition"]["externalParameters"]

@@ -24,7 +24,7 @@ from flows.sessions.ide import end_kernels
 from flows.sessions.ide.pages import Pages, Windows
 from flows.sessions.model import Running, Session
 from flows.sessions.overview import addresses, direct_address
-from flows.sessions.ssh.server import Ssh
+from flows.sessions.ssh.session_access import Ssh
 
 with lazily(globals()):
     from flows.sessions.ide.jupyter import Jupyter, JupyterError, check_page, wait_answer

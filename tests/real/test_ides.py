@@ -22,7 +22,7 @@ from flows.images.build import Builder
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.notifications.teller import Teller
+from flows.migrations.notifications.notifier import Notifier
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.sessions.activity.probes import look_at
 from flows.sessions.ide.jupyter import check_page
@@ -161,7 +161,7 @@ def test_a_person_makes_a_flow_in_langflow_and_that_is_seen(opened: Opened, sett
 def test_a_notice_is_shown_and_answered_in_vs_code(opened: Opened, settings: Settings) -> None:
     line = Decision("grace", Action.wait, opened.session.image, opened.next_image, Reason.busy)
     database = open_database(settings.database)
-    teller = Teller(
+    teller = Notifier(
         settings, opened.sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: None, lambda name: 8
     )
     assert teller.tell([line]) == ()  # nobody is there

@@ -17,7 +17,7 @@ from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
-from flows.migrations.notifications.teller import Teller
+from flows.migrations.notifications.notifier import Notifier
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.sessions.events import Kind
 from flows.sessions.history import History
@@ -71,7 +71,7 @@ def test_a_notice_is_delivered_when_a_page_shows_it_and_its_buttons_are_wishes(
     settings: Settings, sessions: Sessions, session: Session, database: Database, request: pytest.FixtureRequest
 ) -> None:
     deadline = now() + timedelta(days=7)
-    teller = Teller(
+    teller = Notifier(
         settings, sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: deadline, lambda name: 8
     )
     line = Decision(NAME, Action.wait, session.image, NEW, Reason.busy, deadline=deadline)

@@ -20,7 +20,7 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
-from flows.migrations.notifications.teller import Teller
+from flows.migrations.notifications.notifier import Notifier
 from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
 from flows.migrations.reconcile import PART, reconcile
 from flows.migrations.results import Result
@@ -63,7 +63,7 @@ def at_a_terminal(settings: Settings, sessions: Sessions) -> Iterator[Terminal]:
 def check_notices(settings: Settings, sessions: Sessions, planned: Callable[[], Decision], new: str) -> None:
     """Nobody is told who isn't there; a person at a terminal sees it at once, and once."""
     database = open_database(settings.database)
-    teller = Teller(
+    teller = Notifier(
         settings, sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: None, lambda name: 8
     )
     for _ in range(2):
@@ -78,7 +78,7 @@ def check_notices(settings: Settings, sessions: Sessions, planned: Callable[[], 
         person.wait_for("Changes: +humanize 4.17.0.")  # once more, for whoever logs in
     with receiver() as (url, received):
         outside = settings.model_copy(update={"notify_owners": {"*": (SecretStr(url),)}})
-        teller = Teller(outside, sessions, database, lambda old, new: "-humanize", lambda name: None, lambda name: 8)
+        teller = Notifier(outside, sessions, database, lambda old, new: "-humanize", lambda name: None, lambda name: 8)
         assert teller.tell([replace(planned(), new="sha256:another")]) == (NAME,)
     assert "Changes: -humanize." in received[0]["message"]
     kinds = [event.kind for event in History(database).events(NAME, new) if "notice" in event.kind]

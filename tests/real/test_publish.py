@@ -23,12 +23,12 @@ from flows.images.registry import Registry
 from flows.images.run import Run
 from flows.images.stages import Kind, Stage
 from flows.locks.pipfile import read_pipfile
-from flows.publishing import evidence, statements
+from flows.publishing import evidence, provenance
 from flows.publishing.checks import ChecksFailed
+from flows.publishing.provenance import Made
 from flows.publishing.publish import access_of, already, current, publish
 from flows.publishing.published import Published
 from flows.publishing.signatures import Publications
-from flows.publishing.statements import Made
 from tests.support.machine import build_all
 
 DAY = datetime.date(2026, 11, 20)
@@ -240,7 +240,7 @@ def test_the_catalogs_own_image_is_fit_and_has_what_its_evidence_says(
     registry = Registry(shared)
     tops = build_all(builder, jupyter_chain)
     made = [Made(built.stage, built.key, built.digest, {}, "built") for built in tops]
-    files, predicate = evidence.of_stages(jupyter_chain), statements.predicate(profile, jupyter_chain, made)
+    files, predicate = evidence.of_stages(jupyter_chain), provenance.predicate(profile, jupyter_chain, made)
     published = publish(profile, tops[-1], files, run_of(shared), predicate)
     findings = {str(found["check"]): found for found in evidence.findings(registry, published.digest)}
     assert list(findings) == ["ide", "pip", "imports", "stale", "secrets", "packages", "size"]

@@ -10,7 +10,7 @@ from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.manifests import Manifest, canonical, digest_of
 from flows.images.registry import Registry
-from flows.publishing import statements
+from flows.publishing import provenance
 from flows.publishing.signatures import Publications
 
 LIGHT = Access(port=8000, health="/api", protocol="none")
@@ -62,7 +62,7 @@ def variant(
 def sign(settings: Settings, registry: Registry, image: Manifest, labels: Mapping[str, str]) -> None:
     """Let an image that a test has pushed count as published, for the profile of its labels."""
     made_for = labels.get("io.refit.profile", ""), labels.get("io.refit.release", "")
-    said = canonical(statements.statement(settings.repository, image.digest, statements.asked(*made_for)))
+    said = canonical(provenance.statement(settings.repository, image.digest, provenance.asked(*made_for)))
     database = open_database(settings.database)
     try:
         Publications(settings, database, registry).sign(image, said, *made_for)

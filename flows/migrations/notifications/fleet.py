@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from flows.migrations.planning import waves
+from flows.migrations.planning import wave_gates
 from flows.migrations.planning.rollout import BLOCKING, Action, Decision, Gate, Health, Reason, RolloutStatus
 from flows.migrations.planning.rollout_state import RolloutState
-from flows.migrations.planning.waves import Trial
+from flows.migrations.planning.wave_gates import Trial
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _rollout(
     lines = tuple(
         WaveLine(
             wave,
-            waves.title(wave, percents),
+            wave_gates.title(wave, percents),
             gates[standing.image, wave].health if (standing.image, wave) in gates else None,
             moved[wave],
             failed[wave],

@@ -10,7 +10,7 @@ from flows.migrations.move import Past
 from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Candidate, PlanInput
 from flows.migrations.planning.rollout_state import RolloutState
-from flows.migrations.planning.waves import Approval, Trial
+from flows.migrations.planning.wave_gates import Approval, Trial
 
 _FAILED = (State.rolled_back, State.held)
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from flows.catalog.model import Access
 from flows.core.errors import RefitError, UnknownName
-from flows.migrations.planning import waves
+from flows.migrations.planning import wave_gates
 from flows.migrations.planning.rollout import Candidate, Decision, Gate, PlanInput, Reason
+from flows.migrations.planning.wave_gates import Approval, Trial
 from flows.migrations.planning.wave_scheduler import WaveScheduler
-from flows.migrations.planning.waves import Approval, Trial
 from flows.sessions.model import Session
 
 
@@ -41,10 +41,10 @@ def plan_after(
     past_trials, gates = tuple(trials), dict[tuple[str, int], Gate]()
 
     def judge(left: Mapping[tuple[str, int], int]) -> Mapping[tuple[str, int], Gate]:
-        gates.update(waves.gates(past_trials, left, approved, rollout.policy, rollout.now))
+        gates.update(wave_gates.gates(past_trials, left, approved, rollout.policy, rollout.now))
         return gates
 
-    begun = max((trial.wave for trial in past_trials), default=waves.VOLUNTEERS - 1)
+    begun = max((trial.wave for trial in past_trials), default=wave_gates.VOLUNTEERS - 1)
     return WaveScheduler(rollout, candidates, judge=judge, begun=begun).decisions, gates
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from flows.migrations.planning.rollout import RolloutStatus
-from flows.migrations.planning.waves import Approval
+from flows.migrations.planning.wave_gates import Approval
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import groupby, takewhile
 
 from flows.core.policy import SessionPolicy
-from flows.migrations.planning import waves
+from flows.migrations.planning import wave_gates
 from flows.migrations.planning.consent import terms, zone_of
 from flows.migrations.planning.eligibility import Case, Place, pull_hours, why_not
 from flows.migrations.planning.rollout import (
@@ -50,7 +50,7 @@ class WaveScheduler:
         rollout: PlanInput,
         candidates: Iterable[Candidate],
         judge: Judge | None = None,
-        begun: int = waves.VOLUNTEERS - 1,
+        begun: int = wave_gates.VOLUNTEERS - 1,
     ) -> None:
         """Plan.
 
@@ -103,7 +103,7 @@ class WaveScheduler:
 
     def _case(self, candidate: Candidate, new: str) -> Case:
         agreed = terms(candidate, new, self._rollout)
-        place = waves.position(candidate.session.name, new)
+        place = wave_gates.position(candidate.session.name, new)
         pull = self._pulled(candidate, new)
         ready, reason = (pull, Reason.pull) if pull > agreed.ready else (agreed.ready, agreed.reason)
         return Case(
@@ -121,8 +121,8 @@ class WaveScheduler:
 
     def _wave(self, candidate: Candidate, place: float, free: bool) -> int:
         if candidate.wish.volunteer or free:
-            return waves.VOLUNTEERS
-        return 1 if candidate.session.name in self._rollout.canaries else waves.wave(place, self._policy.waves)
+            return wave_gates.VOLUNTEERS
+        return 1 if candidate.session.name in self._rollout.canaries else wave_gates.wave(place, self._policy.waves)
 
     def _pulled(self, candidate: Candidate, new: str) -> int:
         """When the image is on the host; never, if there is no room for it."""
@@ -270,7 +270,7 @@ class WaveScheduler:
             gate = self._rollout.gates.get((case.new, wave))
             stops = gate and gate.health in BLOCKING and (wave < case.wave or gate.health is Health.failed)
             if gate and stops:
-                return f"{waves.title(wave, self._policy.waves)}: {gate.health.text}"
+                return f"{wave_gates.title(wave, self._policy.waves)}: {gate.health.text}"
         return ""
 
     def _days(self, case: Case) -> Calendar:

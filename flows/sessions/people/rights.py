@@ -15,7 +15,7 @@ from flows.core.atomic_files import write_whole
 from flows.core.database import now
 from flows.core.settings import Settings
 from flows.sessions.people.entitlements import Account, Entitlements, Kind, Rights, Share
-from flows.sessions.people.grants import Grants
+from flows.sessions.people.share_records import Grants
 from flows.sessions.store import Store
 
 _FILE = "rights.json"

@@ -11,7 +11,7 @@ from jupyterhub.handlers import BaseHandler
 from tornado import web  # type: ignore[attr-defined]
 
 from flows.sessions.people.entitlements import Kind, Share
-from flows.sessions.people.grants import Grants
+from flows.sessions.people.share_records import Grants
 from flows.web.hub.spawner import servers
 
 PATH = "/accept-share"

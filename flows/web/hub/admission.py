@@ -21,7 +21,7 @@ from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.sessions.model import Session
 from flows.sessions.people.entitlements import NO_ACCESS, Access, Role
-from flows.sessions.people.grants import Grants
+from flows.sessions.people.share_records import Grants
 from flows.web.hub import origins, pages, passes
 from flows.web.hub.callers import Caller, Callers
 from flows.web.hub.client import OAUTH_CLIENT, HubClient, HubError

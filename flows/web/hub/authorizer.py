@@ -29,7 +29,7 @@ from flows.core.waiting import forever
 from flows.gateway import routes
 from flows.host.sockets import private_listener
 from flows.sessions.model import Session
-from flows.sessions.people.grants import Grants
+from flows.sessions.people.share_records import Grants
 from flows.web.hub.admission import ARRIVAL, CALLBACK, GUEST, Admission
 from flows.web.hub.client import HubClient, Person
 from flows.web.hub.rights_watch import RightsWatch

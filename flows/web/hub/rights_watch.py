@@ -20,9 +20,9 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Entitlements, Kind, Rights, Share
-from flows.sessions.people.grants import Grants
 from flows.sessions.people.rights import Heard
-from flows.web.hub import share_ends
+from flows.sessions.people.share_records import Grants
+from flows.web.hub import share_expiry
 from flows.web.hub.client import HubClient, HubError
 from flows.web.hub.servers import Servers
 
@@ -178,7 +178,7 @@ class RightsWatch:
             HubError: the Hub doesn't answer, or refuses.
         """
         if self._told:
-            share_ends.end_over(self.now(fresh=True), self._grants, self._hub)
+            share_expiry.end_over(self.now(fresh=True), self._grants, self._hub)
 
     def _take(self, told: Mapping[str, Any] | None) -> None:
         if told is not None:

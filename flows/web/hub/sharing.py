@@ -16,8 +16,8 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Entitlements, Grant, Kind, Role, Share
-from flows.sessions.people.grants import Grants
 from flows.sessions.people.rights import Heard
+from flows.sessions.people.share_records import Grants
 from flows.web.hub.client import HubClient, HubError
 from flows.web.hub.rights_watch import heard
 from flows.web.hub.servers import Servers

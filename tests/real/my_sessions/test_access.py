@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tests.support.hub import RELEASE, Hub, Person
 from tests.support.machine import FIRST
-from tests.support.my_sessions import BASE, api, submit
+from tests.support.my_sessions import BASE, Api, api, submit
 from tests.support.waiting import wait_until
 
 
-def seen_by(person: Person) -> set[str]:
-    return {one["name"] for one in api(person)("GET", "/sessions").json()}
+def seen_by(asked: Api) -> set[str]:
+    return {one["name"] for one in asked("GET", "/sessions").json()}
 
 
 def test_a_session_is_shared_and_taken_back(hub: Hub, ada: Person, eve: Person) -> None:
@@ -25,14 +25,14 @@ def test_a_session_is_shared_and_taken_back(hub: Hub, ada: Person, eve: Person) 
     assert [(one["kind"], one["subject"], one["by"]) for one in mine("GET", "/sessions/ada/shares").json()] == [
         ("person", "eve", "ada")
     ]
-    wait_until(lambda: seen_by(eve) == {"ada", "eve"})
+    wait_until(lambda: seen_by(hers) == {"ada", "eve"})
     # A guest uses a session, and neither shares it on nor sees with whom it is shared.
     assert hers("POST", "/sessions/ada/shares", json={"kind": "code"}).status_code == 403
     assert hers("GET", "/sessions/ada/shares").status_code == hers("GET", "/sessions/ada/snapshots").status_code == 403
     page = ada.client.get(f"{BASE}/sessions/ada")
     assert "End the share of eve" in page.text
     assert submit(ada, page, "unshare", "ada", kind="person", subject="eve", page="one").status_code == 200
-    wait_until(lambda: seen_by(eve) == {"eve"})
+    wait_until(lambda: seen_by(hers) == {"eve"})
     for bad in ({"subject": "nobody-here"}, {"subject": "ada"}, {"subject": "eve", "duration": "never"}, {}):
         assert mine("POST", "/sessions/ada/shares", json=bad).status_code in (409, 422), bad
 
@@ -46,7 +46,7 @@ def test_a_link_is_shown_once_and_lets_the_first_in(ada: Person, eve: Person) ->
     assert code["kind"] == "code" and code["until"]
     ended = api(ada)("POST", "/sessions/ada/unshare", json={"kind": "code", "subject": code["subject"]})
     assert ended.json() == {"ended": True}
-    assert not api(ada)("GET", "/sessions/ada/shares").json() and seen_by(eve) == {"eve"}
+    assert not api(ada)("GET", "/sessions/ada/shares").json() and seen_by(api(eve)) == {"eve"}
 
 
 def test_a_snapshot_is_taken_and_the_way_back_is_confirmed(hub: Hub, ada: Person) -> None:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from flows import services
-from flows.sessions.people.grants import Grants
+from flows.sessions.people.share_records import Grants
 from tests.support.hub import Hub, Person
 from tests.support.people import People, come_in, cookies, status
 from tests.support.waiting import PATIENCE, PATIENTLY, serving, wait_until

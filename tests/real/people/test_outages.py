@@ -18,7 +18,7 @@ from jupyterhub import dbutil
 from flows import services
 from flows.gateway import routes
 from flows.gateway.proxy import Visit
-from flows.sessions.people.grants import Grants
+from flows.sessions.people.share_records import Grants
 from flows.web.hub import passes
 from tests.support.hub import Hub, Person
 from tests.support.people import People, come_in, cookies, opened, says, status

@@ -18,7 +18,7 @@ from flows.core.database import now
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.people import entitlements
-from flows.sessions.people.grants import Grants
+from flows.sessions.people.share_records import Grants
 from flows.web.hub.sharing import Sharing
 from tests.support.hub import Hub, Person
 from tests.support.people import OUT_SECONDS, People, assert_out, come_in, cookies, opened, says, status

@@ -16,7 +16,7 @@ from flows.core.errors import RefitError
 from flows.migrations import shutdown_notice
 from flows.migrations.move import Consent
 from flows.migrations.move_steps import State
-from flows.migrations.notifications.teller import Teller
+from flows.migrations.notifications.notifier import Notifier
 from flows.migrations.planning.rollout import Action, Reason
 from flows.migrations.recovery import recover_all, reopen
 from flows.migrations.session_planner import SessionPlanner
@@ -189,7 +189,7 @@ def test_f17_while_the_channel_is_down_nobody_is_forced(tmp_path: Path) -> None:
 
         def told(address: str) -> bool:
             outside = sessions.settings.model_copy(update={"notify_owners": {"*": (SecretStr(address),)}})
-            teller = Teller(
+            teller = Notifier(
                 outside, sessions.sessions, sessions.database, lambda *_: "", planning.deadline, planning.keeps
             )
             return bool(teller.tell(planning.plan([], "", begin=True)))

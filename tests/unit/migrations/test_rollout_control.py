@@ -11,7 +11,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.rollout import Health, RolloutStatus
-from flows.migrations.planning.waves import title
+from flows.migrations.planning.wave_gates import title
 from flows.migrations.rollout_control import steer
 from flows.migrations.rollouts import Rollouts
 from flows.sessions.events import Kind

@@ -15,7 +15,7 @@ from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
 from flows.images.registry import Registry
-from flows.publishing import evidence, statements
+from flows.publishing import evidence, provenance
 from flows.publishing.publish import already, push_labelled
 from flows.publishing.signatures import Publications
 from flows.signing.trust import ENVELOPE
@@ -73,9 +73,9 @@ def publish(registry: Registry, top: Built, database: Engine, profile: Profile =
     image = push_labelled(registry, profile, top)
     files = {evidence.PACKAGES: canonical(packages), evidence.CHECKS: b"[]"}
     evidence.attach(registry, image, files, database)
-    provenance = canonical(statements.statement(IMAGES, image.digest, statements.asked(profile.stem, "2026a")))
+    stated = canonical(provenance.statement(IMAGES, image.digest, provenance.asked(profile.stem, "2026a")))
     keeping = Settings(home=Path(str(database.url.database)).parent)
-    Publications(keeping, database, registry).sign(image, provenance, profile.stem, "2026a")
+    Publications(keeping, database, registry).sign(image, stated, profile.stem, "2026a")
     for tag in ("_20261120", ""):
         registry.put_manifest(registry.repository, f"{profile.stem}_2026a{tag}", image.content, MANIFEST)
     return image

@@ -15,7 +15,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
 from flows.images.registry import Registry
-from flows.publishing import evidence, statements
+from flows.publishing import evidence, provenance
 from flows.publishing.signatures import _TEXTS, NotPublished, Publication, Publications, Refusal
 from flows.signing.keys import BadKey, Keys, pem_of
 from flows.signing.trust import ENVELOPE, Distrusted, Doubt, Trust, statement
@@ -42,7 +42,7 @@ class Refit:
         return Publications(self.settings, self.database, self.registry)
 
     def publish(self, image: Manifest, profile: str = PROFILE) -> None:
-        said = statements.statement("images", image.digest, statements.asked(profile, RELEASE))
+        said = provenance.statement("images", image.digest, provenance.asked(profile, RELEASE))
         self.publications.sign(image, canonical(said), profile, RELEASE)
 
     def trusting(self, *others: Refit) -> Refit:

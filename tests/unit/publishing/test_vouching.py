@@ -14,7 +14,7 @@ from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.images.manifests import CONFIG, MANIFEST, canonical, descriptor, digest_of
 from flows.images.registry import Registry
-from flows.publishing import evidence, statements
+from flows.publishing import evidence, provenance
 from flows.publishing.signatures import NotPublished, Publications
 from flows.services import doctor_sessions
 from tests.support.registry_in_memory import IMAGES, Fake
@@ -70,8 +70,8 @@ def test_images_from_before_are_shown_and_signed_when_a_person_says_so(
     old, new, more = push(PROFILE), push(PROFILE, "20261121"), push(OTHER)
     database = open_database(here.database)
     attached = {evidence.CHECKS: canonical([{"check": "ide", "passed": True, "seen": "", "seconds": 0.0}])}
-    how = {**statements.asked(PROFILE, RELEASE), "made": "so"}
-    attached[evidence.PROVENANCE] = canonical(statements.statement(IMAGES, new, how))
+    how = {**provenance.asked(PROFILE, RELEASE), "made": "so"}
+    attached[evidence.PROVENANCE] = canonical(provenance.statement(IMAGES, new, how))
     evidence.attach(registry, registry.manifest(IMAGES, new), attached, database)
     shown = {one["digest"]: one for one in json.loads(refit("sign", "--json"))}
     assert shown.keys() == {new, more}

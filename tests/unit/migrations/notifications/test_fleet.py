@@ -15,7 +15,7 @@ from flows.migrations.notifications import chart
 from flows.migrations.notifications.fleet import Fleet, Question, fleet, questions
 from flows.migrations.planning.rollout import Action, Decision, Gate, Health, Reason, RolloutStatus
 from flows.migrations.planning.rollout_state import RolloutState
-from flows.migrations.planning.waves import Trial
+from flows.migrations.planning.wave_gates import Trial
 from flows.sessions.events import Event, Kind
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.core.policy import Freeze, Mode, SessionPolicy, Unavailable
-from flows.migrations.planning import waves
+from flows.migrations.planning import wave_gates
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.rollout import (
     Action,
@@ -26,8 +26,8 @@ from flows.migrations.planning.rollout import (
     Reason,
     RolloutStatus,
 )
+from flows.migrations.planning.wave_gates import Trial
 from flows.migrations.planning.wave_scheduler import WaveScheduler
-from flows.migrations.planning.waves import Trial
 from flows.sessions.activity.evidence import Verdict
 from flows.sessions.preferences import UpdatePreferences
 from tests.support.examples import several
@@ -260,7 +260,7 @@ def test_what_waves_have_shown_changes_a_plan_as_if_it_had_been_known_from_the_b
     without = WaveScheduler(shared, world).decisions
     left = Counter((each.new, each.wave or 0) for each in without if each.wave is not None and each.at)
     left -= Counter((each.new, each.wave or 0) for each in without if each.at and each.at >= patience)
-    expected = waves.gates(tried, left, {}, shared.policy, shared.now)
+    expected = wave_gates.gates(tried, left, {}, shared.policy, shared.now)
     lines, gates = plan_after(world, shared, tried, {})
     assert gates == expected
     assert lines == WaveScheduler(replace(shared, gates=expected), world).decisions

@@ -23,8 +23,8 @@ from flows.sessions.people.entitlements import (
     Share,
     ended,
 )
-from flows.sessions.people.grants import Grants
 from flows.sessions.people.rights import Heard, as_json, from_json
+from flows.sessions.people.share_records import Grants
 
 AT = datetime(2026, 11, 25, 12, tzinfo=UTC)
 LATER = AT + timedelta(hours=1)

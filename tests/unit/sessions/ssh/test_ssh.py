@@ -16,7 +16,7 @@ from flows.sessions.containers.podman_records import is_ours
 from flows.sessions.ssh import forwarder
 from flows.sessions.ssh.forwarder import Forwarder
 from flows.sessions.ssh.keys import NoPublicKey, PublicKey, added, read_keys, without
-from flows.sessions.ssh.server import Ssh
+from flows.sessions.ssh.session_access import Ssh
 
 ED25519 = "AAAAC3NzaC1lZDI1NTE5AAAAIGPxTeBnBYYPqTA2LkyOB+Xb2DHl5s8GFQBlVKnxmCHy"
 OTHER = "AAAAC3NzaC1lZDI1NTE5AAAAINTcWKlPDJbYQ5zYf3xGf2jA6mGgyVKnTmZWyUZg3Rr4"

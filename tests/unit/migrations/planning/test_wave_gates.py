@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flows.core.policy import RolloutPolicy
 from flows.migrations.planning.rollout import Health
-from flows.migrations.planning.waves import Approval, Tally, Trial, canary, gates, judge, position, title, wave
+from flows.migrations.planning.wave_gates import Approval, Tally, Trial, canary, gates, judge, position, title, wave
 
 NOW, HOUR = datetime(2026, 11, 21, 9, tzinfo=UTC), timedelta(hours=1)
 PERCENTS = (1.0, 10.0, 50.0, 100.0)

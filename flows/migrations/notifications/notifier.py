@@ -70,7 +70,7 @@ class _Outcome:
     page: bool = False
 
 
-class Teller:
+class Notifier:
     """Tells owners, and writes down whether that was delivered."""
 
     def __init__(

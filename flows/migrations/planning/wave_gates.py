@@ -1,4 +1,4 @@
-"""Waves: who is in which, and what lets the next begin. Pure.
+"""Waves: who is in which, and what lets the next begin once its bake time is over. Pure.
 
 Volunteers come first (wave 0), then growing parts of all. Which part a session is in depends on its name and the new
 image alone: the same today and tomorrow, whoever comes or goes, and another one with the next image.

@@ -1,13 +1,10 @@
-"""Statements about an image in formats that others read: CycloneDX (packages), SLSA (how it was made).
-
-Both are the same for the same stages: no serial number, no time. Only what a provenance says of its run may differ.
-"""
+"""The SBOM of an image: its packages as CycloneDX, the same for the same stages, without a serial number or a time."""
 
 from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -16,16 +13,9 @@ from urllib.parse import quote
 from packaging.utils import canonicalize_name
 
 from flows.catalog import npm
-from flows.catalog.model import Profile
-from flows.images.build import Built
-from flows.images.ledger import Ledger
-from flows.images.stages import Inputs, Stage
-from flows.signing.trust import statement as said
+from flows.images.stages import Stage
 
 SBOM_TYPE = "application/vnd.cyclonedx+json"
-PROVENANCE_TYPE = "https://slsa.dev/provenance/v1"
-BUILD_TYPE = "urn:io.refit:stages:v1"
-_BUILDER = "urn:io.refit:builder"
 # Images are made for the machine that makes them.
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 # Vendors of the distribution of a family of system packages.
@@ -54,27 +44,6 @@ class Package:
         return f"pkg:{kind}/{quote(self.name)}@{quote(number, safe=':')}{where}"
 
 
-@dataclass(frozen=True)
-class Made:
-    """A stage of an image and how it came about.
-
-    Attributes:
-        stage: its name.
-        key: its key.
-        digest: `sha256:…` of what came out.
-        inputs: all that went in.
-        how: `built`, `reused` or `grafted`.
-        why: in words; empty where nothing more is known.
-    """
-
-    stage: str
-    key: str
-    digest: str
-    inputs: Inputs
-    how: str
-    why: str = ""
-
-
 def packages_of(stages: Iterable[Stage]) -> tuple[Package, ...]:
     """All packages of an image; one that is installed again by a later stage is that one's."""
     packages: dict[tuple[str, str], Package] = {}
@@ -96,10 +65,10 @@ def _packages(stage: Stage) -> Iterable[Package]:
             yield Package("npm", name, number, stage.name)
 
 
-def sbom(stages: Iterable[Stage]) -> dict[str, object]:
+def document(stages: Iterable[Stage]) -> dict[str, object]:
     """The packages of an image as CycloneDX 1.6."""
     stages = tuple(stages)
-    suite = _suite(stages)
+    suite = suite_of(stages)
     components = [_component(package, package.purl(suite)) for package in packages_of(stages)]
     vendor = next((_VENDORS[stage.family] for stage in stages if stage.suite), "")
     system = [{"type": "operating-system", "bom-ref": "os", "name": vendor, "version": suite}] if suite else []
@@ -120,7 +89,7 @@ def with_found(sbom: Mapping[str, Any], installed: Mapping[str, str]) -> dict[st
     """A bill of materials with what was found in the image itself, in the place of other versions of the same.
 
     Args:
-        sbom: as made by `sbom`.
+        sbom: as made by `document`.
         installed: `deb/rstudio` → version.
     """
     suite = next((part["version"] for part in sbom["components"] if part["type"] == "operating-system"), "")
@@ -141,7 +110,8 @@ def _identity(component: Mapping[str, Any]) -> str:
     return f"{kind}/{component['name']}" if kind else ""
 
 
-def _suite(stages: Iterable[Stage]) -> str:
+def suite_of(stages: Iterable[Stage]) -> str:
+    """The release of the distribution of an image; empty: it has none."""
     return next((stage.suite for stage in stages if stage.suite), "")
 
 
@@ -155,77 +125,3 @@ def _component(package: Package, purl: str) -> dict[str, object]:
         "purl": purl,
         "properties": [{"name": origin[0], "value": origin[1]}],
     }
-
-
-def predicate(profile: Profile, stages: Iterable[Stage], made: Iterable[Made], run: str = "") -> dict[str, object]:
-    """How an image was made, as SLSA v1: what was asked, what went in, stage by stage.
-
-    Args:
-        profile: what was asked for.
-        stages: those of its image.
-        made: how each of them came about, base first.
-        run: what names this run; nothing else in it is of one run alone but `how` and `why` of the stages.
-    """
-    stages, made = tuple(stages), tuple(made)
-    suite = _suite(stages)
-    return {
-        "buildDefinition": {
-            "buildType": BUILD_TYPE,
-            "externalParameters": {"profile": profile.stem, "release": profile.release},
-            "internalParameters": {
-                "stages": [{"name": m.stage, "key": m.key, "inputs": m.inputs} for m in made],
-            },
-            "resolvedDependencies": [{"uri": package.purl(suite)} for package in packages_of(stages)],
-        },
-        "runDetails": {
-            "builder": {"id": _BUILDER, "version": {"refit": version("refit"), **_tools(made)}},
-            "metadata": {"invocationId": run} if run else {},
-            "byproducts": [
-                {
-                    "name": m.stage,
-                    "digest": _digest(m.digest),
-                    "annotations": {"how": m.how, **({"why": m.why} if m.why else {})},
-                }
-                for m in made
-            ],
-        },
-    }
-
-
-def asked(profile: str, release: str) -> dict[str, object]:
-    """All that is known of how an image was made whose stages nobody knows: for what."""
-    named = {"profile": profile, "release": release}
-    return {
-        "buildDefinition": {"buildType": BUILD_TYPE, "externalParameters": named},
-        "runDetails": {"builder": {"id": _BUILDER, "version": {"refit": version("refit")}}},
-    }
-
-
-def statement(name: str, digest: str, predicate: Mapping[str, object]) -> dict[str, object]:
-    """How an image (`sha256:…`) was made, as an in-toto statement."""
-    return said(PROVENANCE_TYPE, name, digest, predicate)
-
-
-def _tools(made: Iterable[Made]) -> dict[str, str]:
-    return {name: number for m in made for name, number in sorted(m.inputs.get("tools", {}).items())}
-
-
-def _digest(digest: str) -> dict[str, str]:
-    kind, _, digits = digest.partition(":")
-    return {kind: digits}
-
-
-def made_of(built: Sequence[Built], ledger: Ledger) -> tuple[Made, ...]:
-    """How the stages of an image came about, with what went in when they were built."""
-    entries = ledger.of([stage.key for stage in built])
-    return tuple(
-        Made(
-            stage=stage.stage,
-            key=stage.key,
-            digest=stage.digest,
-            inputs=entries[stage.key].inputs if stage.key in entries else {},
-            how=stage.how,
-            why=stage.reason,
-        )
-        for stage in built
-    )

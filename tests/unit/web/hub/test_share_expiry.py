@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flows.sessions.people.entitlements import Account, Entitlements, Grant, Kind, Rights, Share
-from flows.web.hub.share_ends import over
+from flows.web.hub.share_expiry import over
 
 AT = datetime(2026, 11, 25, 12, tzinfo=UTC)
 SHARE = Share("ada", "ada", Kind.person, "bob")

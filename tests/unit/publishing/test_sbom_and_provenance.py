@@ -19,8 +19,8 @@ from flows.images.build import Built
 from flows.images.ledger import Ledger
 from flows.images.manifests import canonical
 from flows.images.stages import Kind, Stage, inputs, key
-from flows.publishing import statements
-from flows.publishing.statements import Made
+from flows.publishing import provenance, sbom
+from flows.publishing.provenance import Made
 
 BASE = Stage(
     "base-deb12-py311",
@@ -53,9 +53,9 @@ def valid(sbom: object) -> bool:
 
 
 def test_the_bill_of_materials_is_valid_and_names_every_package() -> None:
-    sbom = statements.sbom((BASE, TOP))
-    assert valid(sbom)
-    components = sbom["components"]
+    bill = sbom.document((BASE, TOP))
+    assert valid(bill)
+    components = bill["components"]
     assert isinstance(components, list)
     found = [PackageURL.from_string(component["purl"]) for component in components if "purl" in component]
     assert [(p.type, p.namespace, p.name, p.version) for p in found] == [
@@ -71,7 +71,7 @@ def test_the_bill_of_materials_is_valid_and_names_every_package() -> None:
 
 
 def test_a_validator_that_finds_mistakes() -> None:
-    assert not valid({**statements.sbom((BASE,)), "components": [{"name": "without a type"}]})
+    assert not valid({**sbom.document((BASE,)), "components": [{"name": "without a type"}]})
 
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9+.-]{1,12}", fullmatch=True)
@@ -83,15 +83,15 @@ VERSIONS = st.from_regex(r"([0-9]:)?[0-9][A-Za-z0-9.+~-]{0,12}", fullmatch=True)
 @given(st.dictionaries(NAMES, VERSIONS, max_size=4))
 def test_any_package_of_debian_can_be_named(packages: dict[str, str]) -> None:
     stage = replace(BASE, system=tuple(f"{name}={version}" for name, version in packages.items()))
-    found = (PackageURL.from_string(package.purl("bookworm")) for package in statements.packages_of((stage,)))
+    found = (PackageURL.from_string(package.purl("bookworm")) for package in sbom.packages_of((stage,)))
     assert {p.name: p.version for p in found} == packages
 
 
 def test_a_package_of_rpm_is_named_with_its_epoch_and_architecture() -> None:
     base = replace(BASE, system=("git=1:2.43~rc1-2.el9.x86_64",), suite="9-stream", family="rpm")
-    sbom = statements.sbom((base, TOP))
-    assert valid(sbom)
-    system, *_, git = sbom["components"]  # type: ignore[misc]
+    bill = sbom.document((base, TOP))
+    assert valid(bill)
+    system, *_, git = bill["components"]  # type: ignore[misc]
     assert (system["name"], system["version"]) == ("centos", "9-stream")
     package = PackageURL.from_string(git["purl"])
     assert package.to_string() == git["purl"]
@@ -102,13 +102,13 @@ def test_a_package_of_rpm_is_named_with_its_epoch_and_architecture() -> None:
 
 def test_a_later_stage_has_the_say() -> None:
     later = Stage("later", Kind.instructions, TOP.name, "", requirements=("rich==15.1.0",))
-    packages = {p.name: p for p in statements.packages_of((BASE, TOP, later))}
+    packages = {p.name: p for p in sbom.packages_of((BASE, TOP, later))}
     assert (packages["rich"].version, packages["rich"].stage) == ("15.1.0", "later")
 
 
 def test_the_provenance_says_what_went_in_and_how_each_stage_came_about() -> None:
-    predicate = statements.predicate(PROFILE, (BASE, TOP), MADE, run="flow-run/1")
-    said = json.loads(canonical(statements.statement("127.0.0.1:5000/workbench-images", DIGEST, predicate)))
+    predicate = provenance.predicate(PROFILE, (BASE, TOP), MADE, run="flow-run/1")
+    said = json.loads(canonical(provenance.statement("127.0.0.1:5000/workbench-images", DIGEST, predicate)))
     assert said["_type"] == "https://in-toto.io/Statement/v1"
     assert said["predicateType"] == "https://slsa.dev/provenance/v1"
     assert said["subject"] == [{"name": "127.0.0.1:5000/workbench-images", "digest": {"sha256": "a" * 64}}]
@@ -131,7 +131,7 @@ def test_how_each_stage_came_about(tmp_path: Path) -> None:
         Built(stage="middle", key="2", layer=None, digest=DIGEST, reused=False, log=tmp_path, reason="tmux 3 → 4"),
         Built(stage="top", key="3", layer="4", digest=DIGEST, reused=False, reason="its layer is that of another"),
     )
-    assert [(made.how, made.why) for made in statements.made_of(built, ledger)] == [
+    assert [(made.how, made.why) for made in provenance.made_of(built, ledger)] == [
         ("reused", ""),
         ("built", "tmux 3 → 4"),
         ("grafted", "its layer is that of another"),
@@ -139,9 +139,9 @@ def test_how_each_stage_came_about(tmp_path: Path) -> None:
 
 
 def test_only_what_names_the_run_differs() -> None:
-    first = statements.predicate(PROFILE, (BASE, TOP), MADE, run="1")
-    again = statements.predicate(
+    first = provenance.predicate(PROFILE, (BASE, TOP), MADE, run="1")
+    again = provenance.predicate(
         PROFILE, (BASE, TOP), [replace(made, how="reused", why="it was there") for made in MADE]
     )
     assert canonical(first["buildDefinition"]) == canonical(again["buildDefinition"])
-    assert canonical(statements.sbom((BASE, TOP))) == canonical(statements.sbom((BASE, TOP)))
+    assert canonical(sbom.document((BASE, TOP))) == canonical(sbom.document((BASE, TOP)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from flows.sessions.people.entitlements import Entitlements, Grant
-from flows.sessions.people.grants import Grants
+from flows.sessions.people.share_records import Grants
 from flows.web.hub.client import HubClient
 
 logger = logging.getLogger("refit.authorizer")
