@@ -117,11 +117,12 @@ def fetch_for_start(settings: Settings, name: str) -> None:
         UnknownName: there is no such session.
     """
     planning = SessionPlanner(settings)
-    for image in planning.images_at_start(name):
-        try:
+    planning.sessions.store.session(name)
+    try:
+        for image in planning.images_at_start(name):
             planning.sessions.engine.pull(image)
-        except RefitError as error:
-            logger.warning("the image %s of %s is not here before its start: %s", image, name, error)
+    except RefitError as error:  # of catalog or registry
+        logger.warning("not all images of %s are here before its start: %s", name, error)
 
 
 def start_all(settings: Settings) -> Mapping[str, str]:

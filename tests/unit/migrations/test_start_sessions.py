@@ -1,0 +1,37 @@
+"""Images that are fetched before a start: those that can't be had keep no session from starting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.catalog.model import Access
+from flows.core.database import open_database
+from flows.core.errors import RefitError, UnknownName
+from flows.core.settings import Settings
+from flows.core.spans import Span
+from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.start_sessions import fetch_for_start
+from flows.sessions.model import Session
+from flows.sessions.store import Store
+
+
+def test_a_session_starts_though_nobody_tells_which_image_is_its_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(home=tmp_path)
+
+    def make(uid: int) -> Session:
+        return Session("ada", "p", "2026a", "sha256:0", uid, tmp_path, tmp_path / "token", Access(port=8000))
+
+    Store(open_database(settings.database)).add("ada", make, uids=Span(first=300_000, last=300_009))
+
+    def away(_: SessionPlanner, name: str) -> tuple[str, ...]:
+        raise RefitError("The registry doesn't answer.")
+
+    monkeypatch.setattr(SessionPlanner, "images_at_start", away)
+    fetch_for_start(settings, "ada")
+    assert "The registry doesn't answer" in caplog.text
+    with pytest.raises(UnknownName):
+        fetch_for_start(settings, "bob")
