@@ -15,8 +15,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from flows.core.settings import Settings
-from flows.gateway.proxy import Visit
-from flows.sessions.lifecycle import Sessions
+from flows.gateway.proxy import Gateway, Visit
 from flows.sessions.model import Session
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Entitlements, Kind, Rights, Share
@@ -37,23 +36,23 @@ _LATE = 5.0
 Owned = Mapping[str, Mapping[str, Session]]
 
 
-def heard(told: Mapping[str, Any], servers: Owned) -> Heard:
+def heard(told: Mapping[str, Any], servers: Owned, before: Rights | None = None) -> Heard:
     """Rights to sessions, from the Hub's answer about its servers. Pure.
 
     Args:
         told: the Hub's answer.
         servers: person → name of the server → session.
+        before: rights of an earlier look at this same answer, whose accounts needn't be read once more.
     """
-    accounts = rights.accounts_from(told["accounts"])
+    accounts = (before and before.accounts) or rights.accounts_from(told["accounts"])
+    groups = before.groups if before else rights.members(accounts)
     named = {(owner, name): session.name for owner, own in servers.items() for name, session in own.items()}
     shares = frozenset(
         Share(named[owner, server], owner, Kind(kind), subject)
         for owner, server, kind, subject in told["shares"]
         if (owner, server) in named
     )
-    return Heard(
-        Rights(accounts, shares, rights.members(accounts)), {named[owner, name]: name for owner, name in named}
-    )
+    return Heard(Rights(accounts, shares, groups), {named[owner, name]: name for owner, name in named})
 
 
 def to_be_ended(
@@ -82,8 +81,9 @@ class RightsWatch:
 
     def __init__(self, settings: Settings, database: Engine, servers: Servers, hub: HubClient) -> None:
         self._settings, self._database, self._servers, self._hub = settings, database, servers, hub
-        self._grants, self._lock = Grants(database), threading.Lock()
+        self._grants, self._gateway, self._lock = Grants(database), Gateway(settings), threading.Lock()
         self._told: Mapping[str, Any] = {}
+        self._read_before: Rights | None = None  # of that answer
         self._heard = rights.last(settings)
         self._seen: tuple[float, Entitlements | None] = (0.0, None)
         self._asked = -_FRESH
@@ -156,14 +156,13 @@ class RightsWatch:
         The gateway hears that all others were looked at only as long as the Hub tells of changes: else it asks about
         them again within seconds.
         """
-        gateway = Sessions.open(self._settings, self._database).gateway
         looked, self._looked = self._looked, False
-        visits, hears = gateway.visits(looked=looked), self.hears
+        visits, hears = self._gateway.visits(looked=looked), self.hears
         if not visits:
             return
         entitlements = self.now(fresh=True)
         ended = to_be_ended(visits, entitlements, self._owners)
-        closed = gateway.end_visits(ended) if ended else 0
+        closed = self._gateway.end_visits(ended) if ended else 0
         if ended:
             logger.warning("%s connections were closed of people who may not use their session any more", closed)
         self._owners, self._looked = entitlements.owners, hears and closed is not None
@@ -183,11 +182,12 @@ class RightsWatch:
     def _take(self, told: Mapping[str, Any] | None) -> None:
         if told is not None:
             with self._lock:
-                self._told, self._seen = told, (0.0, None)
+                self._told, self._seen, self._read_before = told, (0.0, None), None
             self.now()
 
     def _read(self) -> Entitlements:
-        told = heard(self._told, self._servers.all()) if self._told else self._heard
+        told = heard(self._told, self._servers.all(), self._read_before) if self._told else self._heard
+        self._read_before = told.rights if self._told else None
         if told != self._heard:
             rights.keep(self._settings, told)
             self._heard = told
