@@ -55,7 +55,7 @@ def kill_api_server(away: float) -> Thread:
         wait_until(_answers)
 
     def later() -> None:
-        wait_until(lambda: not Path(f"/proc/{pid}/exe").exists(), pause=0.05)
+        wait_until(lambda: not Path(f"/proc/{pid}/exe").exists())
         subprocess.run(["sleep", str(away)], check=True)
         start()
 
