@@ -144,7 +144,8 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     with page.expect_response("**/refit/notices") as heard:  # the page has asked, and was told that it is closed
         page.reload()
     assert heard.value.json()[-1]["closed"]
-    expect(page.locator(".jp-Notebook").first).to_be_visible()
+    # Which tab is in front hangs on when JupyterLab has written that down.
+    expect(page.locator(".lm-TabBar-tabLabel", has_text="open.ipynb").first).to_be_visible()
     expect(notice).to_have_count(0)
 
 
