@@ -50,7 +50,7 @@ def sessions(settings: Settings) -> Iterator[Sessions]:
 def session(sessions: Sessions, shared: Settings, registry: Registry, base: Built) -> Session:
     image = light(shared, registry, base, "installed")
     made = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", image, LIGHT)
-    sessions.execute(NAME, ["sh", "-euc", "echo mine >diary; sleep 3000 </dev/null >/dev/null 2>&1 &"])
+    sessions.execute(NAME, ["sh", "-euc", "echo mine >diary"])
     return made
 
 
@@ -68,6 +68,7 @@ def test_what_an_operator_installs_is_there_at_once_and_after_a_move(
     sessions: Sessions, session: Session, settings: Settings, shared: Settings, registry: Registry, base: Built
 ) -> None:
     by_root(settings, session, f"printf '%s' '{_HOOK}' >/etc/apt/apt.conf.d/99seen")
+    sessions.execute(NAME, ["sh", "-c", "sleep 3000 </dev/null >/dev/null 2>&1 &"])
     running = sessions.execute(NAME, ["pgrep", "-x", "sleep"])
     outcome = install_packages(sessions, settings, NAME, ["tree", "refit-none"], "root")
     assert outcome.there.keys() == {"tree"} and "Unable to locate" in outcome.missing["refit-none"]
@@ -79,6 +80,7 @@ def test_what_an_operator_installs_is_there_at_once_and_after_a_move(
     assert int(seen.rpartition("CapEff:")[2], 16) & (1 << 21 | 1 << 12) == 0  # neither SYS_ADMIN nor NET_ADMIN
     assert [package.name for package in sessions.packages.store.of(NAME)] == ["tree"]
 
+    sessions.execute(NAME, ["pkill", "-x", "sleep"])  # or it is busy
     carrier = MoveExecutor.open(settings)
     result = carry_out(carrier, to(sessions, NAME, light(shared, registry, base, "the next")))
     assert result.moved, result.reason
