@@ -69,8 +69,8 @@ def test_a_member_sees_and_starts_it_and_for_somebody_else_it_isnt_there(
         and not mine["why_not"]
     )
     chosen(kai, "tools")
-    assert kai.reaches("/user/kai/tools/api") == "kai-tools"
-    assert hub.sessions.store.session("kai-tools").profile == MINE
+    assert kai.reaches("/user/kai/tools/api") == "kai--tools"
+    assert hub.sessions.store.session("kai--tools").profile == MINE
 
     assert MINE not in eve.sees("/hub/spawn/eve/tools") and MINE not in eve.sees(f"{BASE}/")
     theirs = api(eve)
@@ -88,4 +88,4 @@ def test_a_member_sees_and_starts_it_and_for_somebody_else_it_isnt_there(
 
     offered.offer("adas", "ada", ())
     assert MINE not in kai.sees("/hub/spawn/kai/more")
-    assert kai.reaches("/user/kai/tools/api") == "kai-tools"  # a session that is there goes on
+    assert kai.reaches("/user/kai/tools/api") == "kai--tools"  # a session that is there goes on
