@@ -12,11 +12,14 @@ from tornado import web  # type: ignore[attr-defined]
 
 from flows.sessions.people.entitlements import Kind, Share
 from flows.sessions.people.share_records import Grants
+from flows.web.hub import rights_handler
 from flows.web.hub.spawner import servers
 
 PATH = "/accept-share"
 # Of this and the other pages that Refit adds to the Hub.
 TEMPLATES = Path(__file__).parent / "templates"
+# Longest wait until the authorizer knows of a share; one that is away hears of it later.
+_KNOWN_SECONDS = 5.0
 _FORM = "accept-share.html"
 _GONE = "This link was used already, has expired, or was taken back. Ask the owner of the session for another one."
 
@@ -50,6 +53,7 @@ class AcceptHandler(BaseHandler):
         code.exchange(person.orm_user)
         self.db.delete(code)
         self.db.commit()
+        await rights_handler.changes(self.db).taken(_KNOWN_SECONDS)  # else the session would refuse whom it lets in
         self.redirect(servers().sessions.store.session(share.session).path)
 
     def _code(self) -> Any:

@@ -86,9 +86,6 @@ class Admission:
             return self._ask_who(request, kind == "page")
         session, _ = self._servers.sessions.store.find(name) or (None, False)
         access = self._access(caller, name)
-        if not access and kind == "page":  # somebody may come right from accepting a share
-            self._watch.catch_up()
-            access = self._access(caller, name)
         if session is None or not access:
             return HTMLResponse(pages.refused(caller.person, name), 403, headers=_NO_STORE)
         if access.role is not Role.owner:

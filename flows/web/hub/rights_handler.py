@@ -10,6 +10,7 @@ import json
 import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +35,7 @@ class Changes:
 
     def __init__(self, db: Any) -> None:
         self._begun, self._count, self._changed = secrets.token_hex(4), 0, asyncio.Event()
+        self._taken, self._took = 0, asyncio.Event()
         sa.event.listen(db, "after_flush", self._after_flush)
         sa.event.listen(db, "after_bulk_delete", self._after_bulk)
         sa.event.listen(db, "after_bulk_update", self._after_bulk)
@@ -50,6 +52,22 @@ class Changes:
                 await asyncio.wait_for(self._changed.wait(), seconds)
             except TimeoutError:
                 return
+
+    def take(self, seen: str) -> None:
+        """Refit follows the rights of that version: it asks for the next only afterwards."""
+        begun, _, count = seen.partition(".")
+        if begun == self._begun and count.isdecimal():
+            self._taken = max(self._taken, int(count))
+            self._took.set()
+            self._took = asyncio.Event()
+
+    async def taken(self, seconds: float) -> None:
+        """Return as soon as Refit follows all changes up to now, or after so many seconds."""
+        count = self._count
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._taken < count:
+                    await self._took.wait()
 
     def _after_flush(self, session: Any, _: Any) -> None:
         touched = [*session.new, *session.deleted, *(one for one in session.dirty if _is_other(one))]
@@ -173,6 +191,7 @@ class RightsHandler(OwnHandler):
     async def get(self) -> None:
         """Answer as soon as the rights aren't those that were `seen`, or after `wait` seconds with 304."""
         counted, seen = changes(self.db), self.get_argument("seen", "")
+        counted.take(seen)
         await counted.wait(seen, min(float(self.get_argument("wait", "0")), _LONGEST_WAIT))
         if seen == counted.version:
             self.set_status(304)

@@ -22,7 +22,7 @@ from flows.sessions.people.entitlements import Entitlements, Kind, Rights, Share
 from flows.sessions.people.rights import Heard
 from flows.sessions.people.share_records import Grants
 from flows.web.hub import share_expiry
-from flows.web.hub.client import HubClient, HubError
+from flows.web.hub.client import HubClient
 from flows.web.hub.servers import Servers
 
 logger = logging.getLogger("refit.authorizer")
@@ -86,7 +86,6 @@ class RightsWatch:
         self._read_before: Rights | None = None  # of that answer
         self._heard = rights.last(settings)
         self._seen: tuple[float, Entitlements | None] = (0.0, None)
-        self._asked = -_FRESH
         self._followed, self._looked = -math.inf, False
         self._owners: Mapping[str, str] = {}
 
@@ -120,17 +119,6 @@ class RightsWatch:
             HubError: it doesn't answer.
         """
         self._take(self._hub.rights())
-
-    def catch_up(self) -> None:
-        """Ask the Hub now, unless that was done a moment ago; while it is away, what it told last holds."""
-        with self._lock:
-            if self._asked > time.monotonic() - _FRESH:
-                return
-            self._asked = time.monotonic()
-        try:
-            self.refresh()
-        except HubError as error:
-            logger.warning("%s", error)
 
     def follow(self) -> None:
         """Return as soon as something has changed at the Hub, or nothing has for a while; changes are in force then.

@@ -86,6 +86,7 @@ def test_jupyterlab_opens_by_the_address_of_the_other_hub_and_its_kernels_answer
 
 def test_others_come_in_by_a_share_alone_and_leave_with_it(other: OtherHub, ada: Person) -> None:
     bob, hub = other.person("bob"), other.hub
+    hub.refit("session", "shares", "ada")  # imports all that the next command needs, so that nobody has time meanwhile
     assert bob.client.get("/session/ada/lab").status_code == HTTPStatus.FORBIDDEN
     [link] = [word for word in hub.refit("session", "share", "ada", "--code").split() if word.startswith("http")]
     assert link.startswith(hub.settings.public_url)
