@@ -55,6 +55,12 @@ def heard(told: Mapping[str, Any], servers: Owned, before: Rights | None = None)
     return Heard(Rights(accounts, shares, groups), {named[owner, name]: name for owner, name in named})
 
 
+def is_older(version: str, other: str) -> bool:
+    """Whether a version of the Hub's rights is from before another one of the same run of the Hub. Pure."""
+    (begun, _, count), (begun_other, _, count_other) = version.partition("."), other.partition(".")
+    return begun == begun_other and count.isdecimal() and count_other.isdecimal() and int(count) < int(count_other)
+
+
 def to_be_ended(
     visits: Iterable[Visit], entitlements: Entitlements, owners: Mapping[str, str] | None = None
 ) -> tuple[Visit, ...]:
@@ -170,6 +176,8 @@ class RightsWatch:
     def _take(self, told: Mapping[str, Any] | None) -> None:
         if told is not None:
             with self._lock:
+                if is_older(str(told.get("version", "")), self.version):  # asked before, and heard after it
+                    return
                 self._told, self._seen, self._read_before = told, (0.0, None), None
             self.now()
 

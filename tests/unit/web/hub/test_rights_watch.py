@@ -6,12 +6,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flows.catalog.model import Access as Reached
 from flows.gateway.proxy import Visit
 from flows.sessions.model import Session
 from flows.sessions.people.entitlements import Entitlements, Kind, Share
 from flows.web.hub import passes
-from flows.web.hub.rights_watch import heard, to_be_ended
+from flows.web.hub.rights_watch import heard, is_older, to_be_ended
 
 AT = datetime(2026, 11, 25, 12, tzinfo=UTC)
 
@@ -78,3 +80,20 @@ def test_somebody_who_has_handed_a_session_over_leaves_whatever_they_may_still()
     assert to_be_ended([visit], entitlements(shared)) == ()
     assert to_be_ended([visit], entitlements(shared), {"notes": "ada"}) == ()
     assert to_be_ended([visit], entitlements(shared), {"notes": "bob"}) == (visit,)
+
+
+@pytest.mark.parametrize(
+    ("version", "other", "older"),
+    [
+        ("x.1", "x.2", True),
+        ("x.9", "x.10", True),
+        ("x.2", "x.2", False),
+        ("x.3", "x.2", False),
+        ("y.1", "x.2", False),  # the Hub was started again
+        ("x.1", "", False),
+        ("", "x.2", False),
+        ("x", "x.2", False),
+    ],
+)
+def test_an_answer_that_comes_late_is_known_by_its_version(version: str, other: str, *, older: bool) -> None:
+    assert is_older(version, other) is older
