@@ -93,28 +93,28 @@ def pool(hub: Hub) -> Iterator[Pool]:
     pool = Pool(hub.settings)
     pool.create(LEAST)
     yield pool
-    hub.sessions.remove("cyd", purge=True)
+    hub.sessions.remove("finn", purge=True)
     command.run(["umount", pool.folder], root=True)
     (hub.settings.home / "pool.btrfs").unlink()
 
 
 def test_the_disk_of_a_home_is_told_beside_its_limit(hub: Hub, admin: Person, pool: Pool, tmp_path: Path) -> None:
-    cyd = hub.person("cyd")
-    join(admin, "roomy", cyd)
-    mine = api(cyd)
+    finn = hub.person("finn")
+    join(admin, "roomy", finn)
+    mine = api(finn)
     assert mine("POST", "/sessions", json={**CHOICE, "server": ""}).status_code == 202
-    wait_until(lambda: "cyd" in owned(hub, "cyd") and not _pending(hub, "", "cyd"))
-    [use] = mine("GET", "/sessions/cyd").json()["disk"]
+    wait_until(lambda: "finn" in owned(hub, "finn") and not _pending(hub, "", "finn"))
+    [use] = mine("GET", "/sessions/finn").json()["disk"]
     assert use["volume"] == "" and use["allowed"] == 250_000_000 and use["used"] < 250_000_000, use
     limits = mine("GET", "/limits").json()
     assert limits["homes"] == {"count": 1, "kept": 0, "most": 250_000_000}
-    for page in (f"{BASE}/", f"{BASE}/sessions/cyd"):
-        assert " of 0.25 GB" in cyd.sees(page), page
-    assert "You have 1 home; each home and volume may take 0.25 GB of disk." in cyd.sees(f"{BASE}/")
+    for page in (f"{BASE}/", f"{BASE}/sessions/finn"):
+        assert " of 0.25 GB" in finn.sees(page), page
+    assert "You have 1 home; each home and volume may take 0.25 GB of disk." in finn.sees(f"{BASE}/")
     login = tmp_path / "refit" / "login.json"
     login.parent.mkdir()
     login.write_text(json.dumps({"url": hub.settings.gateway_url, "token": mine.token}))
-    for words, told in ((("show", "cyd"), "of 0.25 GB"), (("limits",), "may take 0.25 GB")):
+    for words, told in ((("show", "finn"), "of 0.25 GB"), (("limits",), "may take 0.25 GB")):
         shown = refit(tmp_path, "mine", *words)
         assert told in " ".join(shown.stdout.split()), shown.stdout + shown.stderr
 
