@@ -22,7 +22,8 @@ CODES: dict[type[StrEnum], str] = {
 WORDS: dict[type[StrEnum], list[str]] = {
     Kind: [
         *("move begun", "move ended", "notice delivered", "notice not delivered", "notice seen", "notice withdrawn"),
-        *("owner reminded", "rollout begun", "rollout superseded", "rollout paused", "rollout resumed"),
+        *("owner reminded", "machine goes down"),
+        *("rollout begun", "rollout superseded", "rollout paused", "rollout resumed"),
         *("rollout aborted", "rollout approved", "wave judged", "wish changed"),
         *("session shared", "share ended", "guest came in"),
         *("snapshot taken", "snapshot removed", "files restored"),
