@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from flows.core import command
-from flows.core.policy import MissingPackages
+from flows.core.policy import MissingPackages, RolloutPolicy
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
@@ -81,7 +81,7 @@ def test_what_an_operator_installs_is_there_at_once_and_after_a_move(
     assert [package.name for package in sessions.packages.store.of(NAME)] == ["tree"]
 
     sessions.execute(NAME, ["pkill", "-x", "sleep"])  # or it is busy
-    carrier = MoveExecutor.open(settings)
+    carrier = MoveExecutor.open(settings.model_copy(update={"migration": RolloutPolicy()}))  # with a rehearsal
     result = carry_out(carrier, to(sessions, NAME, light(shared, registry, base, "the next")))
     assert result.moved, result.reason
     assert has(sessions, "tree")
