@@ -10,7 +10,7 @@ from flows.compatibility.changes import HandMade, of_system
 from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.sessions.packages.install import run_inside
+from flows.sessions.packages.install import Unvouched, run_inside
 
 
 class NotReplayed(RefitError):
@@ -30,7 +30,7 @@ def replay(settings: Settings, made: HandMade, container: str) -> str:
         return ""
     try:
         run_inside(settings, container, ["sh", "-euc", "\n".join(lines)])
-    except command.ProgramFailed as error:
+    except (command.ProgramFailed, Unvouched) as error:
         raise NotReplayed(
             "The packages that were installed by hand can't be installed in the new image.",
             why=error.why,

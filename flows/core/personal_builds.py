@@ -6,6 +6,9 @@ from pydantic import Field
 
 from flows.core.documents import Document
 
+# Label of the images of people's own, with the person. Refit writes it, so no recipe can leave it out.
+OWNER_LABEL = "io.refit.owner"
+
 
 class PersonalBuilds(Document):
     """Limits of the builds of people's own profiles: of each stage, and of each person."""

@@ -18,6 +18,7 @@ from flows.catalog.tag import Tag
 from flows.core import progress
 from flows.core.errors import RefitError
 from flows.core.leases import lease
+from flows.core.personal_builds import OWNER_LABEL
 from flows.core.progress import State
 from flows.core.settings import Settings
 from flows.core.threads import at_once
@@ -164,6 +165,7 @@ def labelled(config: Mapping[str, object], profile: Profile, content: str) -> di
         "io.refit.release": profile.release,
         "io.refit.content": content,
         _ACCESS: profile.ide.config.access.as_label(),
+        **({OWNER_LABEL: profile.bundle.owner} if profile.bundle.owner else {}),
     }
     return {**config, "config": {**inside, "Labels": labels}}
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from flows.core import command
+from flows.core.personal_builds import OWNER_LABEL
 from flows.core.policy import MissingPackages, RolloutPolicy
 from flows.core.settings import Settings
 from flows.host import tools
@@ -16,6 +17,7 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
+from flows.sessions.packages.install import Unvouched, run_inside
 from flows.sessions.packages.model import NoIndex
 from flows.sessions.reconfigure import forget_packages, install_packages
 from tests.support.machine import RegistryServer, private_home
@@ -127,3 +129,20 @@ def test_a_mirror_that_is_away_installs_nothing_and_keeps_nothing_on_record(
     assert not sessions.packages.store.of(NAME) and not has(sessions, "tree")
     outcome = install_packages(sessions, settings, NAME, ["tree"], "root")
     assert outcome.there.keys() == {"tree"} and has(sessions, "tree")
+
+
+def test_no_program_of_a_persons_own_image_runs_as_root(
+    sessions: Sessions, session: Session, settings: Settings, shared: Settings, registry: Registry, base: Built
+) -> None:
+    install_packages(sessions, settings, NAME, ["tree"], "root")
+    own = light(shared, registry, base, "own", labels={OWNER_LABEL: "mallory"})
+    stayed = MoveExecutor.open(settings).carry_out(to(sessions, NAME, own))
+    assert stayed.state is State.deferred and "of mallory's own recipe" in stayed.reason
+
+    migration = settings.migration.model_copy(update={"missing_packages": MissingPackages.go_on})
+    result = carry_out(MoveExecutor.open(settings.model_copy(update={"migration": migration})), to(sessions, NAME, own))
+    assert result.moved and not has(sessions, "tree"), result.reason
+    outcome = install_packages(sessions, settings, NAME, ["hello"], "root")
+    assert not outcome.there and "mallory" in outcome.missing["hello"] and not has(sessions, "hello")
+    with pytest.raises(Unvouched):
+        run_inside(settings, sessions.store.session(NAME).container, ["true"])

@@ -1,11 +1,13 @@
 """Installs system packages in the file system of a session's container, whether that runs or not.
 
 It is done by root of a container of its own, which has the file system alone: neither the home nor the token is there,
-and it has no capability that reaches beyond it. Sessions themselves have no way to become root.
+and it has no capability that reaches beyond it. Sessions themselves have no way to become root. Programs of images of
+people's own never run as root, for nobody vouches for them.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from sqlalchemy import Engine as Database
 from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.formatting import on_a_line
+from flows.core.personal_builds import OWNER_LABEL
 from flows.core.settings import Settings
 from flows.host import containers, tools
 from flows.locks import apt
@@ -28,6 +31,17 @@ logger = logging.getLogger("refit.sessions")
 # Capabilities to unpack packages and to run their scripts, and none that reaches beyond the container.
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP", "SETGID", "SETUID", "SYS_CHROOT")
 LIMIT = 1800.0
+
+
+class Unvouched(RefitError):
+    """The container's image is made of a recipe that nobody vouches for."""
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(
+            "System packages can't be installed here.",
+            why=f"The image is of {owner}'s own recipe, whose programs never run as root.",
+            hint="put the packages into `os-packages.txt` of that recipe.",
+        )
 
 
 class SystemPackages:
@@ -78,6 +92,8 @@ def install(settings: Settings, container: str, names: Sequence[str]) -> Outcome
         return Outcome()
     try:
         done = run_inside(settings, container, ["sh", "-euc", script(), "sh", *chosen], accepted=(0, NO_INDEX))
+    except Unvouched as error:
+        return Outcome(missing=dict.fromkeys(chosen, error.why))
     except command.ProgramFailed as error:
         raise RefitError(
             f"The system packages can't be installed: {', '.join(chosen)}.",
@@ -99,8 +115,11 @@ def run_inside(
     """Run a program as root in the file system of a container, with the host's network as in builds.
 
     Raises:
+        Unvouched: the image is a person's own.
         ProgramFailed: it can't be started, failed, or ran out of time.
     """
+    if owner := _owner(settings, container):
+        raise Unvouched(owner)
     with _mounted(settings, container) as root:
         return containers.run_once(
             settings,
@@ -114,6 +133,13 @@ def run_inside(
             accepted=accepted,
             most=command.FOREIGN_OUTPUT,
         )
+
+
+def _owner(settings: Settings, container: str) -> str:
+    """The person by whose own recipe the image of a container was made; empty: it is of the catalog."""
+    asked = [*tools.podman(settings), "container", "inspect", "--format", "{{json .Config.Labels}}", container]
+    labels = json.loads(command.run(asked, root=True).stdout) or {}
+    return on_a_line(str(labels.get(OWNER_LABEL, "")))
 
 
 @contextmanager

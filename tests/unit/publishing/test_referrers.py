@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
 from flows.catalog.model import Base, BaseConfig, Bundle, Ide, IdeConfig, Profile
 from flows.core.database import open_database
+from flows.core.personal_builds import OWNER_LABEL
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
 from flows.images.registry import Registry
 from flows.publishing import evidence, provenance
-from flows.publishing.publish import already, push_labelled
+from flows.publishing.publish import already, labelled, push_labelled
 from flows.publishing.signatures import Publications
 from flows.signing.trust import ENVELOPE
 from tests.support.registry_in_memory import IMAGES, Fake
@@ -79,6 +81,17 @@ def publish(registry: Registry, top: Built, database: Engine, profile: Profile =
     for tag in ("_20261120", ""):
         registry.put_manifest(registry.repository, f"{profile.stem}_2026a{tag}", image.content, MANIFEST)
     return image
+
+
+def test_an_image_of_a_persons_own_says_whose_it_is_and_no_recipe_says_otherwise(
+    registry: Registry, top: Built
+) -> None:
+    config = {"config": {"Labels": {OWNER_LABEL: "root"}}}
+    own = replace(PROFILE, bundle=replace(PROFILE.bundle, owner="ada"))
+    labels: Any = labelled(config, own, top.digest)["config"]
+    assert labels["Labels"][OWNER_LABEL] == "ada"
+    labels = registry.config(registry.repository, push_labelled(registry, PROFILE, top))["config"]
+    assert OWNER_LABEL not in labels["Labels"]
 
 
 @pytest.mark.slow
