@@ -20,7 +20,7 @@ from flows.sessions.ssh import client
 from flows.sessions.ssh.client import JumpHost
 from flows.sessions.ssh.keys import PublicKey, read_keys
 
-HOST = r"[A-Za-z0-9.:_-]{1,253}"
+HOST = r"[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}"  # one that begins with a hyphen would be an option of ssh
 _HOST, _LAST_PORT = re.compile(HOST), 65535
 CONFIG, KNOWN_HOSTS = f"{client.FOLDER}/config", f"{client.FOLDER}/known_hosts"
 

@@ -121,6 +121,7 @@ def test_another_refit_tells_keys_and_a_place_and_no_line_of_a_file() -> None:
     wrong = [
         ("host\nProxyCommand id", 1, str(BOBS), {}),
         ("", 1, str(BOBS), {}),
+        ("-Fconfig", 1, str(BOBS), {}),
         ("host", 0, str(BOBS), {}),
         ("host", 65536, str(BOBS), {}),
         ("host", 1, "", {}),
