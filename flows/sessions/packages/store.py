@@ -70,14 +70,7 @@ class PackageStore:
         def work(rows: Transaction) -> None:
             mine = PackageRow.session == session, PackageRow.name.in_(chosen)
             rows.execute(update(PackageRow).where(*mine).values(finished=True))
-            append(
-                rows.connection(),
-                Kind.packages_installed,
-                session=session,
-                by=by,
-                what=", ".join(chosen),
-                data={"packages": chosen},
-            )
+            _tell(rows, Kind.packages_installed, session, chosen, by)
 
         if chosen:
             write_rows(self._database, work)
@@ -92,15 +85,7 @@ class PackageStore:
             gone = tuple(rows.scalars(finished))
             rows.execute(delete(PackageRow).where(*mine))
             if gone:
-                data = {"packages": [*gone]}
-                append(
-                    rows.connection(),
-                    Kind.packages_forgotten,
-                    session=session,
-                    by=by,
-                    what=", ".join(gone),
-                    data=data,
-                )
+                _tell(rows, Kind.packages_forgotten, session, gone, by)
             return gone
 
         return write_rows(self._database, work)
@@ -114,3 +99,8 @@ class PackageStore:
                 rows.merge(PackageRow(session=other, name=one.name, by=one.by, at=one.at, finished=True))
 
         write_rows(self._database, work)
+
+
+def _tell(rows: Transaction, kind: Kind, session: str, names: Sequence[str], by: str) -> None:
+    data = {"packages": [*names]}
+    append(rows.connection(), kind, session=session, by=by, what=", ".join(names), data=data)
