@@ -1,6 +1,6 @@
 """The language of docs, docstrings, comments and messages: no sentence begins with Who, What or Whoever as its subject.
 
-No clause after a semicolon does either. Questions may, and headings of pages.
+No clause after a semicolon and no heading does either. Questions may.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 WORD = r"(?P<word>[Ww]ho|[Ww]hoever|[Ww]hose|[Ww]hat|[Ww]hatever)\b"
 # Beginnings of sentences: of a text, of a paragraph, of an item or a cell; after the end of a sentence; after a mark.
 # A small letter begins one after a semicolon. After a colon, "what" and "who" may be indirect questions.
-SENTENCE = r"""\A\s*|[.!?:;|…]\s+|\n[ \t]*\n\s*|\n[ \t]*(?:[*+-]|\d+\.)[ ]|\*\*|[*|][ ]|[("“`•]"""
+SENTENCE = r"""\A\s*|[.!?:;|…]\s+|\n[ \t]*\n\s*|\n[ \t]*(?:[*+-]|\d+\.|#+)[ ]|\*\*|[*|][ ]|[("“`•]"""
 BEGINNING = re.compile(rf"(?:(?:{SENTENCE})(?=W)|;\s+|:\s+(?=wh\w+ever)){WORD}")
-END = re.compile(r"""[.!?|](?=\s|\Z|[)"*|])|\n\s*\n|\n\s*[*-] """)
+END = re.compile(r"""[.!?|](?=\s|\Z|[)"*|])|\n\s*\n|\n\s*[*#-]+ """)
 OTHERS = (".png", ".json", ".lock")
 
 
@@ -55,8 +55,8 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
     if path.suffix == ".py":
         parts = _of_python(text)
     else:
-        headings = r"(?m)^#+ .*$" if path.suffix == ".md" else r"(?m)^\s*(?:#|//|\*)+ ?"
-        parts = iter([(1, re.sub(headings, _blank, text))])
+        # The marks of comments go; those of headings begin a text, as an empty line does.
+        parts = iter([(1, text if path.suffix == ".md" else re.sub(r"(?m)^\s*(?:#|//|\*)+ ?", _blank, text))])
     for line, part in parts:
         for beginning in BEGINNING.finditer(part):
             rest = part[beginning.start("word") :]
