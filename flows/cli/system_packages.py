@@ -38,8 +38,8 @@ def install(
 ) -> None:
     """Install system packages in a session that runs; each of its next containers gets them, too.
 
-    An operator's verb: what packages run while they are installed runs as root of the session's file system. Each image
-    gets the versions that its own system has then.
+    Scripts of packages run as root of the session's file system, so this is an operator's verb. Each image gets the
+    versions that its own system has then; images of people's own get none.
     """
     settings = load()
     with screen.showing(err):
