@@ -13,7 +13,7 @@ from time import monotonic, sleep
 
 import yaml
 
-from flows.core import command
+from flows.core.programs import command
 from flows.host import tools
 
 PLUGINS = ("/usr/libexec/docker/cli-plugins", "/usr/lib/docker/cli-plugins", "/usr/local/lib/docker/cli-plugins")

@@ -18,7 +18,7 @@ from flows import services
 from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.gateway.proxy import NODE, Gateway
-from flows.web.hub import passes
+from flows.web.authorizer import passes
 from tests.support.machine import private_home
 from tests.support.people import People, people_alone
 from tests.support.waiting import free_port, wait_until

@@ -15,7 +15,7 @@ from statistics import median, quantiles
 
 from bench.lab import Lab, client, lab
 from bench.results import Row
-from flows.core import command
+from flows.core.programs import command
 from flows.host import tools
 from flows.images.registry import Registry
 from flows.sessions.containers.podman_options import TOKEN_FILE

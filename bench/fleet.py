@@ -13,8 +13,8 @@ import psutil
 
 from bench.lab import Lab, lab
 from bench.results import Row
-from flows.core.policy import RolloutPolicy, Unavailable
-from flows.core.settings_environment import variables
+from flows.core.settings.environment import variables
+from flows.core.settings.policy import RolloutPolicy, Unavailable
 from flows.images.registry import Registry
 from flows.migrate_sessions import migrate_sessions
 from flows.migrations.move_steps import State

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.results import Row, seconds_of
 from flows.catalog import load
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.locks import apt, freshness
 from flows.locks.freshness import Verdict

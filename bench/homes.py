@@ -9,7 +9,7 @@ from statistics import quantiles
 
 from bench.results import Row, seconds_of
 from flows.catalog.model import Access
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import Pool

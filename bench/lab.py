@@ -22,8 +22,8 @@ import httpx
 from flows import services
 from flows.catalog import load
 from flows.catalog.model import Profile
-from flows.core.policy import RolloutPolicy
 from flows.core.settings import Settings
+from flows.core.settings.policy import RolloutPolicy
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry

@@ -21,7 +21,7 @@ from time import monotonic
 from prefect import flow
 
 from bench.results import Row
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Builder, Built

@@ -26,7 +26,7 @@ from bench.results import Row
 from flows import services
 from flows.core.database import open_database
 from flows.core.settings import Settings
-from flows.core.settings_environment import variables
+from flows.core.settings.environment import variables
 from flows.images.build import Built
 from flows.images.manifests import MANIFEST
 from flows.images.registry import Registry

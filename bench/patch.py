@@ -16,7 +16,7 @@ from time import monotonic
 from bench.matrix import LAYERS, Run, build_with_refit, plan, scratch
 from bench.results import Row
 from flows.catalog import load
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.recipe import Assembler

@@ -21,7 +21,7 @@ from bench.matrix import LAYERS, Run, build_with_refit, scratch
 from bench.patch import PATCH
 from bench.results import Row
 from flows.catalog import load
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images import containerfile_export

@@ -16,8 +16,8 @@ from time import monotonic
 
 import psutil
 
-from flows.core import command
 from flows.core.atomic_files import write_whole
+from flows.core.programs import command
 
 RESULTS = Path(__file__).with_name("results.json")
 _MARK, _END = "<!-- figures: python -m bench --readme -->", "<!-- end of figures -->"

@@ -8,7 +8,7 @@ from bench.downtime import slow
 from bench.lab import Lab, client, lab
 from bench.results import Row
 from flows.core.database import open_database
-from flows.core.policy import RolloutPolicy
+from flows.core.settings.policy import RolloutPolicy
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import State

@@ -10,7 +10,7 @@ from time import monotonic
 
 from bench.results import Row
 from flows.catalog.model import Access
-from flows.core.policy import Mode, RolloutPolicy, SessionPolicy, Unavailable
+from flows.core.settings.policy import Mode, RolloutPolicy, SessionPolicy, Unavailable
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.rollout import Candidate, Host, PlanInput
 from flows.migrations.planning.wave_gates import Trial

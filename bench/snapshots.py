@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import quantiles
 
 from bench.results import Row, seconds_of
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.migrations import snapshot_actions
 from flows.sessions.homes.pool import Pool

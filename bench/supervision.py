@@ -21,7 +21,7 @@ import psutil
 
 from bench.results import Row, seconds_of
 from flows import services
-from flows.core import process_records, spawn
+from flows.core.programs import process_records, spawn
 from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 from flows.services import process, systemd

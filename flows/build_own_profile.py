@@ -8,9 +8,9 @@ from sqlalchemy import Engine
 
 from flows.authoring.own.catalog import Wish, composed
 from flows.catalog.model import Catalog, Profile
-from flows.core import command
 from flows.core.database import now, open_database
 from flows.core.leases import LeaseTaken, lease
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
 from flows.core.waiting import wait_until

@@ -7,8 +7,8 @@ from prefect import flow, runtime
 from prefect.artifacts import create_table_artifact
 
 from flows.catalog.load import newest_release
-from flows.core import command
 from flows.core.formatting import as_cells
+from flows.core.programs import command
 from flows.core.settings import load as load_settings
 from flows.images.builder.build_lock import building
 from flows.images.builder.workspace import recover

@@ -16,12 +16,12 @@ from prefect.cache_policies import NO_CACHE
 from flows.catalog import load
 from flows.catalog.model import Base, Bundle, Catalog, Release
 from flows.catalog.pins import expired, first_lock_file
-from flows.core import command
 from flows.core.atomic_files import write_whole
 from flows.core.database import now, open_database
 from flows.core.documents import Mistake, Mistakes, text_of
 from flows.core.errors import RefitError, UnknownName
 from flows.core.formatting import as_cells
+from flows.core.programs import command
 from flows.core.progress import reported
 from flows.core.settings import Settings
 from flows.core.settings import load as load_settings

@@ -16,11 +16,12 @@ from prefect.logging.loggers import flow_run_logger
 from flows import lock_requirements
 from flows.catalog import load, npm
 from flows.catalog.model import Catalog, Profile, Release
-from flows.core import command, operator_alerts, progress
+from flows.core import operator_alerts, progress
 from flows.core.database import now
 from flows.core.documents import Mistakes
 from flows.core.errors import RefitError, UnknownName
 from flows.core.leases import lease
+from flows.core.programs import command
 from flows.core.settings import load as load_settings
 from flows.images.build import Builder, Built
 from flows.images.builder.build_lock import building

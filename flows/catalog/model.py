@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from flows.catalog.pins import Pins
 from flows.core.documents import Document
-from flows.core.policy import SessionPolicy
+from flows.core.settings.policy import SessionPolicy
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$")]
 PythonName = Annotated[str, StringConstraints(pattern=r"^py3[0-9]+$")]

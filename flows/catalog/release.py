@@ -18,7 +18,7 @@ from flows.catalog.pins import FirstLock, PackageName, Pins, Reach, Waiver
 from flows.core import documents
 from flows.core.cron import Schedule
 from flows.core.documents import Document, Mistake
-from flows.core.policy import SessionPolicy
+from flows.core.settings.policy import SessionPolicy
 
 
 class Choice(Document):

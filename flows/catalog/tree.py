@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from flows.core.default_folders import SHIPPED_CATALOG
 from flows.core.documents import Mistake, Mistakes, bounds, unreadable
 from flows.core.errors import RefitError
+from flows.core.settings.default_folders import SHIPPED_CATALOG
 
 # The folders of a catalog.
 PARTS = ("base", "bundles", "ides", "snippets", "releases")

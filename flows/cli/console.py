@@ -26,9 +26,8 @@ with lazily(globals()):
     from flows import services
     from flows.catalog.load import newest_release
     from flows.cli import screen, tables
-    from flows.core import default_folders
     from flows.core.documents import Mistakes
-    from flows.core.settings import Settings, load
+    from flows.core.settings import Settings, default_folders, load
 
 
 class Printer(Console):

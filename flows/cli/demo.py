@@ -78,7 +78,7 @@ def play(settings: Settings, step: Step) -> Story:
 def entry(settings: Settings) -> str:
     """A link that logs `demo` in, once, and opens the session, which is theirs unless it is somebody's."""
     from flows.web.hub import entering  # noqa: PLC0415 - it is an extra
-    from flows.web.hub.client import HubClient  # noqa: PLC0415
+    from flows.web.people.client import HubClient  # noqa: PLC0415
 
     sessions = Sessions.open(settings)
     session = sessions.store.session(SESSION)

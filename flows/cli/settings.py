@@ -17,7 +17,7 @@ with lazily(globals()):
 
     from flows.cli import tables
     from flows.core import settings
-    from flows.core.program_output import redacted
+    from flows.core.programs.program_output import redacted
 
 HIDDEN = "(set, not shown)"
 _PAGE = """\

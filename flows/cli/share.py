@@ -18,7 +18,7 @@ with lazily(globals()):
     from flows.sessions import wishes
     from flows.sessions.people.entitlements import Kind
     from flows.sessions.preferences import read_duration
-    from flows.web.hub.sharing import CODE_TIME, Sharing
+    from flows.web.authorizer.sharing import CODE_TIME, Sharing
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session, or PERSON/SERVER.")]
 With = Annotated[str | None, typer.Option("--with", metavar="PERSON", help="A person who has an account.")]

@@ -16,7 +16,7 @@ from flows.core.lazily import lazily
 with lazily(globals()):
     from flows import services
     from flows.cli import tables
-    from flows.core import spawn
+    from flows.core.programs import spawn
     from flows.core.settings import Settings, load
     from flows.sessions import reconfigure
     from flows.sessions.lifecycle import Sessions

@@ -14,14 +14,14 @@ from flows.core.lazily import lazily
 with lazily(globals()):
     from flows.cli import tables
     from flows.core.database import open_database
-    from flows.core.logins import By
     from flows.core.settings import Settings, load
+    from flows.core.settings.hub_login import By
     from flows.core.waiting import wait_until
     from flows.gateway import routes
     from flows.sessions.people.person_keys import PersonKeys
     from flows.sessions.preferences import read_duration
     from flows.web.hub import accounts
-    from flows.web.hub.client import HubClient
+    from flows.web.people.client import HubClient
 
 _END_SECONDS = 120.0
 _POLL_SECONDS = 0.5

@@ -24,11 +24,11 @@ from flows.catalog.model import Catalog, Profile
 from flows.compatibility import read_installed
 from flows.compatibility.changes import hand_made
 from flows.compatibility.scan import of_image
-from flows.core import command
 from flows.core.atomic_files import write_whole
 from flows.core.documents import text_of
 from flows.core.errors import RefitError
 from flows.core.formatting import on_a_line, some
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.locks import make_python_lock, simple_index
 from flows.locks.pipfile import Pipfile, read_pipfile

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from shlex import quote
 
 from flows.compatibility.scan import MOST_TOLD, in_container, of_image
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.publishing import image_comparison

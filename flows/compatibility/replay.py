@@ -7,8 +7,8 @@ they are installed sees neither the home nor the token. Sessions themselves have
 from __future__ import annotations
 
 from flows.compatibility.changes import HandMade, of_system
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.sessions.packages.install import Unvouched, run_inside
 

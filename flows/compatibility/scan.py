@@ -14,9 +14,9 @@ from flows.compatibility import read_home, read_image
 from flows.compatibility.facts import Home, Image
 from flows.compatibility.judge import Finding, Verdict, as_volume, judge, together, verdict
 from flows.compatibility.read_home import BOUNDS, Bounds
-from flows.core import command
 from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import containers
 from flows.sessions.engine import Engine

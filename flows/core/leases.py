@@ -22,7 +22,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from flows.core import fence
 from flows.core.database import Instant, Table, now, write
 from flows.core.errors import RefitError
-from flows.core.process_records import ProcessId
+from flows.core.programs.process_records import ProcessId
 from flows.core.waiting import wait_until
 
 LEASE_SECONDS = 60.0

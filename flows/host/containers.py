@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from uuid import uuid4
 
-from flows.core import command
-from flows.core.command import Completed
-from flows.core.process_records import ProcessId
+from flows.core.programs import command
+from flows.core.programs.command import Completed
+from flows.core.programs.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import tools
 

@@ -20,10 +20,11 @@ from tempfile import mkdtemp
 
 import psutil
 
-from flows.core import command, fence
+from flows.core import fence
 from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import seccomp
 

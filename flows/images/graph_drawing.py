@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import logging
 
-from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.formatting import in_markdown
+from flows.core.programs import command
 from flows.images.plan import Action, Plan
 from flows.images.stages import Graph
 

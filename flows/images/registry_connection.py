@@ -14,9 +14,10 @@ from typing import Any, NoReturn, Self
 
 import httpx
 
-from flows.core import command, outside, progress
+from flows.core import outside, progress
 from flows.core.authorities import authorities
 from flows.core.outside import READS, REDIRECTS, Answer, Bounds
+from flows.core.programs import command
 from flows.core.progress import State
 from flows.core.settings import Settings
 from flows.core.waiting import rest, retry

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows.core import command, spawn
 from flows.core.atomic_files import write_whole
+from flows.core.programs import command, spawn
 from flows.core.settings import Settings
 from flows.jump import ask
 from flows.sessions.model import SSH_PORT

@@ -11,8 +11,8 @@ from pathlib import Path
 from debian.deb822 import Deb822
 
 from flows.catalog.model import Base
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.locks import mirror
 

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows.catalog.model import Base
-from flows.core import command, fence
+from flows.core import fence
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.locks import mirror
 

@@ -15,9 +15,9 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from flows.core.atomic_files import write_together
-from flows.core.command import ProgramFailed
 from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.host import containers
 from flows.host.containers import Mount

@@ -12,8 +12,8 @@ from queue import Empty, SimpleQueue
 
 from cachetools import TTLCache, cached
 
-from flows.core import command
 from flows.core.formatting import some
+from flows.core.programs import command
 from flows.migrations.planning.rollout import Decision
 from flows.migrations.results import Result
 

@@ -15,11 +15,11 @@ from threading import Event
 
 from sqlalchemy import Connection
 
-from flows.core import command
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError
 from flows.core.formatting import some
 from flows.core.leases import Lease
+from flows.core.programs import command
 from flows.core.progress import State as Shown
 from flows.core.progress import report
 from flows.core.settings import Settings

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from flows.core.errors import RefitError
 from flows.core.formatting import some
-from flows.core.policy import RolloutPolicy
+from flows.core.settings.policy import RolloutPolicy
 from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.migrations.results import Result

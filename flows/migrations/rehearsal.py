@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.core.command import CommandTimeout, ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.formatting import on_a_line
+from flows.core.programs.command import CommandTimeout, ProgramFailed
 from flows.core.settings import Settings
 from flows.core.waiting import rest
 from flows.migrations import rehearsal_checks

@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from flows.core.database import now, open_database
-from flows.core.policy import Mode
 from flows.core.settings import Settings
+from flows.core.settings.policy import Mode
 from flows.images.registry import Registry
 from flows.migrations.image_pulls import ImagePulls
 from flows.migrations.journal import Journal

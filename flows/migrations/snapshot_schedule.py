@@ -11,8 +11,8 @@ from contextlib import suppress
 from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.leases import LeaseTaken
-from flows.core.policy import SnapshotPolicy
 from flows.core.settings import Settings
+from flows.core.settings.policy import SnapshotPolicy
 from flows.migrations.journal import Journal
 from flows.migrations.move_steps import FINAL, State
 from flows.sessions.homes.pool import Pool

@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 from flows.catalog.model import Profile
 from flows.compatibility.obstacles import obstacles
 from flows.core.errors import RefitError
-from flows.core.policy import Mode
 from flows.core.settings import Settings
+from flows.core.settings.policy import Mode
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal

@@ -33,8 +33,8 @@ from prefect.states import Crashed
 from prefect.utilities.callables import parameter_schema
 
 from flows.catalog.model import Base, Release
-from flows.core.policy import RolloutPolicy
 from flows.core.settings import load
+from flows.core.settings.policy import RolloutPolicy
 from flows.orchestration import offered, queues
 from flows.publishing.publish import EVENT
 from flows.services.prefect_services import BASE_JOB_TEMPLATE, HEARTBEAT, POOL

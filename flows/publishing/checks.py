@@ -20,10 +20,11 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from flows.catalog.model import Access
-from flows.core import command, fence, outside
+from flows.core import fence, outside
 from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
 from flows.core.formatting import megabytes, on_a_line, printable
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 from flows.host import containers, tools

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flows.core.formatting import gigabytes
-from flows.core.personal_builds import PersonalBuilds
+from flows.core.settings.personal_builds import PersonalBuilds
 from flows.images.manifests import Manifest
 from flows.images.registry import Registry
 from flows.publishing.own_profiles import RoomUsed

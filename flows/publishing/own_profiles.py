@@ -19,7 +19,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from flows.core.database import Instant, Table, now, write_rows
 from flows.core.errors import RefitError, UnknownName
 from flows.core.leases import held
-from flows.core.personal_builds import PersonalBuilds
+from flows.core.settings.personal_builds import PersonalBuilds
 
 _DAY = timedelta(hours=24)
 _OWNER = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")  # a part of a repository's name

@@ -18,9 +18,9 @@ from flows.catalog.tag import Tag
 from flows.core import progress
 from flows.core.errors import RefitError
 from flows.core.leases import lease
-from flows.core.personal_builds import OWNER_LABEL
 from flows.core.progress import State
 from flows.core.settings import Settings
+from flows.core.settings.personal_builds import OWNER_LABEL
 from flows.core.threads import at_once
 from flows.images.build import Built
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of

@@ -14,11 +14,12 @@ from pathlib import Path
 from flows.catalog import tag
 from flows.catalog.model import Catalog, Release
 from flows.catalog.release import ReleaseFile
-from flows.core import command, documents
+from flows.core import documents
 from flows.core.atomic_files import write_whole
-from flows.core.command import Completed, ProgramFailed, ProgramMissing
 from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
+from flows.core.programs import command
+from flows.core.programs.command import Completed, ProgramFailed, ProgramMissing
 
 REMOTE = "origin"
 # The night commits, and no person.

@@ -9,9 +9,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.core import command
 from flows.core.database import open_database
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 from flows.services import privacy, process, systemd

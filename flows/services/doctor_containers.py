@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from flows.core import command
-from flows.core.command import ProgramFailed, ProgramMissing
 from flows.core.errors import RefitError
+from flows.core.programs import command
+from flows.core.programs.command import ProgramFailed, ProgramMissing
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.services.doctor_findings import Finding

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from flows.core import command
-from flows.core.command import ProgramFailed, ProgramMissing
 from flows.core.formatting import some
+from flows.core.programs import command
+from flows.core.programs.command import ProgramFailed, ProgramMissing
 from flows.core.settings import Settings
 from flows.gateway.proxy import NODE
 from flows.services import privacy

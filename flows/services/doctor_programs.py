@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from flows.core import command
-from flows.core.command import ProgramFailed
+from flows.core.programs import command
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.core.threads import at_once
 from flows.host import tools

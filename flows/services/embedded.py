@@ -15,7 +15,7 @@ import bcrypt
 from flows.core import documents
 from flows.core.errors import RefitError
 from flows.core.settings import REGISTRY_PASSWORD, Settings
-from flows.core.settings_environment import variables
+from flows.core.settings.environment import variables
 from flows.gateway import routes
 from flows.gateway.proxy import NODE
 from flows.services import prefect_services
@@ -125,7 +125,7 @@ def hub(settings: Settings) -> Service:
 
 def authorizer(settings: Settings) -> Service:
     """The authorizer: leads people from the Hub's addresses to their sessions, and tells the Hub which there are."""
-    made = _of_refit(settings, "authorizer", "Authorizer of sessions", "flows.web.hub.authorizer")
+    made = _of_refit(settings, "authorizer", "Authorizer of sessions", "flows.web.authorizer.service")
     return replace(made, after=_after_hub(settings))
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flows.core import command, documents
+from flows.core import documents
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.services import process
 from flows.services.embedded import registry, registry_config

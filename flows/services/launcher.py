@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
 
 
 def note(folder: Path) -> None:
-    """Note this process in a folder, as `flows.core.process_records` reads it."""
+    """Note this process in a folder, as `flows.core.programs.process_records` reads it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     started = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
     folder.mkdir(parents=True, exist_ok=True)

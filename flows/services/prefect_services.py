@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flows.core.settings import Settings
-from flows.core.settings_environment import variables
+from flows.core.settings.environment import variables
 from flows.services.service import Service, inherited_environment, without_proxy, written_secret
 
 POOL = "refit"

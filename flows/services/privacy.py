@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 
 # Files that are written as the umask lets, some of them by other people's programs. In a private home nobody reaches it

@@ -15,11 +15,12 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
-from flows.core import command, outside, process_records, program_output
+from flows.core import outside
 from flows.core.atomic_files import write_whole
-from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
+from flows.core.programs import command, process_records, program_output
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 from flows.host import sockets

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import mounts, tools
 from flows.services import process

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx
 
-from flows.core import program_output
 from flows.core.atomic_files import kept_secret
+from flows.core.programs import program_output
 
 # Variables that a service takes over from the shell that starts it; everything else comes from Refit's settings.
 _INHERITED = (

@@ -19,10 +19,11 @@ from typing import Any
 import httpx
 import psutil
 
-from flows.core import outside, process_records, spawn
+from flows.core import outside
 from flows.core.atomic_files import write_whole
-from flows.core.command import ProgramMissing
 from flows.core.errors import RefitError
+from flows.core.programs import process_records, spawn
+from flows.core.programs.command import ProgramMissing
 from flows.core.waiting import wait_until
 from flows.services import launcher
 from flows.services.service import Service

@@ -13,9 +13,9 @@ from pathlib import Path
 from threading import Thread
 from urllib.parse import SplitResult, urlsplit
 
-from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.lazily import lazily
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.gateway.proxy import Gateway
 from flows.sessions import engines

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from flows.core.command import FOREIGN_OUTPUT
+from flows.core.programs.command import FOREIGN_OUTPUT
 from flows.sessions.homes.volumes import DiskUse, Wanted
 from flows.sessions.model import Container, Session, Volume
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import yaml
 
 from flows.core.atomic_files import write_whole
-from flows.core.cluster_settings import SessionEngine
 from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings, load
+from flows.core.settings.cluster import SessionEngine
 from flows.sessions.store import Store
 
 

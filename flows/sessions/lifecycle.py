@@ -15,11 +15,12 @@ from typing import NoReturn
 from sqlalchemy import Engine as Database
 
 from flows.catalog.model import Access, Resources
-from flows.core import command, fence, process_records
+from flows.core import fence
 from flows.core.database import open_database
 from flows.core.errors import RefitError, UnknownName
 from flows.core.lazily import lazily
 from flows.core.leases import Lease, LeaseTaken
+from flows.core.programs import command, process_records
 from flows.core.progress import reported
 from flows.core.settings import Settings
 from flows.gateway import routes

@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.core.errors import RefitError, UnknownName
 from flows.core.hours import Hours, read_hours, zone
-from flows.core.policy import Mode
+from flows.core.settings.policy import Mode
 
 
 @dataclass(frozen=True)

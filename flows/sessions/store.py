@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session as Transaction
 from flows.core.database import Instant, Table, now, write, write_rows
 from flows.core.errors import RefitError, UnknownName
 from flows.core.leases import LEASE_SECONDS, Lease, lease, still_ours
-from flows.core.spans import Span
+from flows.core.settings.spans import Span
 from flows.sessions.model import Session
 
 _ATTEMPTS = 100

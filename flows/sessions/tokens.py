@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from flows.core import command, program_output
+from flows.core.programs import command, program_output
 from flows.sessions.model import Session
 
 

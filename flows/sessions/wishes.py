@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session as Transaction
 from flows.core.database import Instant, Table, now, write_rows
 from flows.core.errors import UnknownName
 from flows.core.hours import read_hours
-from flows.core.policy import Mode
+from flows.core.settings.policy import Mode
 from flows.sessions.events import Kind
 from flows.sessions.history import append
 from flows.sessions.preferences import PreferenceChange, UpdatePreferences

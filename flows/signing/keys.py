@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.serialization import (
 from securesystemslib.exceptions import UnsupportedLibraryError
 from securesystemslib.signer import CryptoSigner, HSMSigner, Key, Signer, SSlibKey
 
-from flows.core import program_output
 from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
+from flows.core.programs import program_output
 from flows.core.settings import Settings
 
 HARDWARE = "pkcs11:"

@@ -1,1 +1,5 @@
-"""Pages that people open in a browser, beside their IDEs."""
+"""Pages that people open in a browser beside their IDEs, and how it is known which person opens them.
+
+`hub` runs inside of JupyterHub, the `authorizer` and `my_sessions` beside it. `people` holds the questions to the Hub that all of
+them have.
+"""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flows.core.cluster_settings import ClusterSettings, Effect, Toleration
+from flows.core.settings.cluster import ClusterSettings, Effect, Toleration
 from flows.migrations.leave_machines import MachineLeaver
 from flows.migrations.move import Consent
 from flows.migrations.move_steps import State

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.core.policy import RolloutPolicy
+from flows.core.settings.policy import RolloutPolicy
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import State, StepName

@@ -18,7 +18,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from flows import services
 from flows.approve_wave import ask
 from flows.core.formatting import short
-from flows.core.settings_environment import variables
+from flows.core.settings.environment import variables
 from flows.migrate_sessions import migrate_sessions
 from flows.migrations.notifications.fleet import Question
 from flows.migrations.planning.rollout import RolloutStatus

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Catalog
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Builder

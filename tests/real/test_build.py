@@ -18,8 +18,9 @@ import pytest
 from pydantic import SecretStr
 
 from flows.catalog.model import Base
-from flows.core import command, process_records, progress
+from flows.core import progress
 from flows.core.errors import RefitError
+from flows.core.programs import command, process_records
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Builder, Built

@@ -15,9 +15,9 @@ import yaml
 from pydantic import SecretStr
 
 from flows import services
-from flows.core.process_records import noted
+from flows.core.programs.process_records import noted
 from flows.core.settings import Settings
-from flows.core.settings_environment import variables
+from flows.core.settings.environment import variables
 from tests.support.leftovers import assert_clean
 from tests.support.machine import private_home
 from tests.support.prefect_api import cancel_run, prefect_client, start_run

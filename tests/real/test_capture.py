@@ -20,8 +20,8 @@ from flows.catalog import load
 from flows.cli import capture as cli
 from flows.cli import session as session_cli
 from flows.compatibility.capture import Wish, capture, write
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built

@@ -16,8 +16,8 @@ from flows.compatibility.judge import Verdict
 from flows.compatibility.obstacles import obstacles, recent
 from flows.compatibility.replay import NotReplayed, replay
 from flows.compatibility.scan import of_folder, of_image, scan
-from flows.core import command
 from flows.core.database import open_database
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built

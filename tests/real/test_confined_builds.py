@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from flows.core import command
 from flows.core.errors import RefitError
-from flows.core.personal_builds import PersonalBuilds
+from flows.core.programs import command
 from flows.core.settings import Settings
+from flows.core.settings.personal_builds import PersonalBuilds
 from flows.host.mounts import mounts_below
 from flows.images.build import Builder, Built
 from flows.images.builder import confined, workspace
@@ -131,7 +131,7 @@ def test_it_ends_with_its_time(own: Settings, registry: Registry, base: Built, t
 _BUILD = """
 import sys
 from pathlib import Path
-from flows.core.personal_builds import PersonalBuilds
+from flows.core.settings.personal_builds import PersonalBuilds
 from flows.core.settings import Settings
 from flows.images.builder.stage_builder import StageBuilder
 from flows.images.registry import Registry

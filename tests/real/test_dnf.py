@@ -13,8 +13,8 @@ import pytest
 
 from flows.catalog.model import Base, BaseConfig, Catalog
 from flows.catalog.model import Repository as Source
-from flows.core import command
 from flows.core.errors import RefitError, Vanished
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images import stages

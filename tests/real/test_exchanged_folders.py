@@ -19,8 +19,8 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.compatibility.scan import of_folder
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool

@@ -24,7 +24,7 @@ from websockets.sync.connection import Connection
 from websockets.sync.server import ServerConnection, serve
 
 from flows import services
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.host import tools

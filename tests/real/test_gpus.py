@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 from flows.catalog.model import Resources
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry

@@ -8,8 +8,8 @@ import pkcs11
 import pytest
 from pkcs11.util.ec import encode_named_curve_parameters
 
-from flows.core import command
 from flows.core.database import open_database
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.images.manifests import canonical, digest_of
 from flows.signing.keys import BadKey, Keys

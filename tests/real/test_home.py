@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Access
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool

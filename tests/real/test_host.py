@@ -14,9 +14,9 @@ from threading import Thread, get_ident
 
 import pytest
 
-from flows.core import command
-from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
+from flows.core.programs import command
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.host import containers, tools
 from flows.host.containers import Mount

@@ -14,8 +14,8 @@ import pytest
 from pydantic import SecretStr
 
 from flows.catalog.model import Access
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.manifests import Manifest, canonical, digest_of

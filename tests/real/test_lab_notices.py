@@ -12,8 +12,8 @@ from playwright.sync_api import Page, expect
 from sqlalchemy import Engine as Database
 
 from flows.core.database import now, open_database
-from flows.core.policy import Mode
 from flows.core.settings import Settings
+from flows.core.settings.policy import Mode
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State

@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.grafting import graft

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from flows.core import command, program_output
 from flows.core.errors import RefitError
+from flows.core.programs import command, program_output
 from flows.core.settings import Settings
 from flows.host import containers, tools
 from flows.images.build import Builder, Built

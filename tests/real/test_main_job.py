@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from flows.catalog.tree import PARTS
-from flows.core import command
+from flows.core.programs import command
 from flows.host import tools
 from flows.images.builder.workspace import mounts
 from tests.support.main_job import Person, person, state

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Access
-from flows.core import command
 from flows.core.database import open_database
 from flows.core.errors import RefitError
-from flows.core.policy import RolloutPolicy
+from flows.core.programs import command
 from flows.core.settings import Settings
+from flows.core.settings.policy import RolloutPolicy
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry

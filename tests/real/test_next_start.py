@@ -9,8 +9,8 @@ import pytest
 
 from flows.core.database import open_database
 from flows.core.errors import RefitError
-from flows.core.policy import Mode
 from flows.core.settings import Settings
+from flows.core.settings.policy import Mode
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor

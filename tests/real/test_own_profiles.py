@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from flows.authoring.own import reading
 from flows.authoring.own.catalog import Wish
 from flows.build_own_profile import build_own_profile, give
-from flows.core.personal_builds import PersonalBuilds
 from flows.core.settings import Settings
+from flows.core.settings.personal_builds import PersonalBuilds
 from flows.create_session import create_session
 from flows.images.builder import confined
 from flows.images.registry import Registry

@@ -12,7 +12,7 @@ import pytest
 from flows.catalog import load
 from flows.catalog.model import Catalog
 from flows.core.settings import Settings
-from flows.core.settings_environment import variables
+from flows.core.settings.environment import variables
 from flows.images import containerfile_export
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler

@@ -13,8 +13,8 @@ from pydantic import SecretStr
 
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError
-from flows.core.policy import Mode, RolloutPolicy
 from flows.core.settings import Settings
+from flows.core.settings.policy import Mode, RolloutPolicy
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Access
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.services import doctor_sessions
 from flows.sessions.homes import own_limits, subvolumes

@@ -9,7 +9,7 @@ import pytest
 from flows.authoring.capture.facts import Left, Reason, Source
 from flows.catalog import load
 from flows.compatibility.capture import Wish, capture, write
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built

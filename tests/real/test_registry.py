@@ -14,8 +14,8 @@ from threading import Thread
 import pytest
 from pydantic import SecretStr
 
-from flows.core import command
-from flows.core.command import ProgramFailed
+from flows.core.programs import command
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.host import containers
 from flows.images.build import Builder

@@ -16,7 +16,7 @@ import pytest
 
 from flows import services
 from flows.core import documents
-from flows.core.command import ProgramFailed
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.host import containers
 from flows.images.build import Builder

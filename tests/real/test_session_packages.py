@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from flows.core import command
-from flows.core.personal_builds import OWNER_LABEL
-from flows.core.policy import MissingPackages, RolloutPolicy
+from flows.core.programs import command
 from flows.core.settings import Settings
+from flows.core.settings.personal_builds import OWNER_LABEL
+from flows.core.settings.policy import MissingPackages, RolloutPolicy
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry

@@ -17,10 +17,10 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from flows.catalog.model import Access
-from flows.core import command
 from flows.core.errors import RefitError, UnknownName
+from flows.core.programs import command
 from flows.core.settings import Settings
-from flows.core.settings_environment import variables
+from flows.core.settings.environment import variables
 from flows.host import tools
 from flows.publishing.signatures import NotPublished
 from flows.sessions.ide.jupyter import Jupyter, JupyterError

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from flows import services
-from flows.core import command
-from flows.core.command import CommandTimeout, ProgramFailed
 from flows.core.database import open_database
+from flows.core.programs import command
+from flows.core.programs.command import CommandTimeout, ProgramFailed
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built

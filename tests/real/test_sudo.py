@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from flows.core import process_records
+from flows.core.programs import process_records
 from flows.core.settings import Settings
 from flows.images.builder.workspace import mounts
 from tests.support.machine import ROOT, private_home

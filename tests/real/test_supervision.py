@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from flows import services
-from flows.core import process_records
 from flows.core.errors import RefitError
+from flows.core.programs import process_records
 from flows.core.settings import Settings
 from flows.services import ServiceState, doctor_home, launcher, process
 from flows.services.embedded import registry

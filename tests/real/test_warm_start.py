@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.core import command, fence, process_records
-from flows.core.command import ProgramFailed
+from flows.core import fence
 from flows.core.database import open_database
+from flows.core.programs import command, process_records
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built

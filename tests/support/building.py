@@ -19,8 +19,9 @@ from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.catalog.model import Profile
-from flows.core import process_records, progress
-from flows.core.process_records import ProcessId, noted
+from flows.core import progress
+from flows.core.programs import process_records
+from flows.core.programs.process_records import ProcessId, noted
 from flows.core.settings import Settings
 from flows.images.build import Builder, Built
 from flows.images.builder.workspace import recover

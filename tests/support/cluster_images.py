@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from flows.catalog.model import Access
-from flows.core import command
+from flows.core.programs import command
 from tests.support.cluster import PROGRAMS, copy_image
 from tests.support.tiny import tree
 from tests.support.variants import WAITS

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.core.cluster_settings import ClusterSettings
 from flows.core.database import open_database
-from flows.core.policy import RolloutPolicy
 from flows.core.settings import Settings
+from flows.core.settings.cluster import ClusterSettings
+from flows.core.settings.policy import RolloutPolicy
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal

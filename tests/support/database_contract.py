@@ -22,7 +22,7 @@ from flows.catalog.model import Access
 from flows.core import database, leases, schema_versions
 from flows.core.errors import RefitError
 from flows.core.leases import LeaseLost, LeaseTaken, lease
-from flows.core.spans import Span
+from flows.core.settings.spans import Span
 from flows.images.build import Built
 from flows.images.distributed.job_queue import Jobs, Outcome, Work
 from flows.images.ledger import Ledger

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from flows import services
 from flows.cli.main import app
 from flows.core.settings import Settings
-from flows.core.settings_environment import variables
+from flows.core.settings.environment import variables
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.sessions.lifecycle import Sessions
-from flows.web.hub import client
-from flows.web.hub.client import HubClient
+from flows.web.people import client
+from flows.web.people.client import HubClient
 from tests.support.machine import FIRST, ROOT, RegistryServer, private_home
 from tests.support.variants import LIGHT, variant
 from tests.support.waiting import PATIENTLY, free_port, wait_until

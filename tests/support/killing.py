@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Access
-from flows.core import command
 from flows.core.database import open_database
 from flows.core.leases import Lease
-from flows.core.process_records import ProcessId, noted
+from flows.core.programs import command
+from flows.core.programs.process_records import ProcessId, noted
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.migrations.executor import MoveExecutor

@@ -13,7 +13,7 @@ from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from threading import Thread
 
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.jump import client_files
 from flows.sessions.model import SSH_PORT

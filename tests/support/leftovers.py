@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.builder.workspace import mounts

@@ -22,11 +22,11 @@ from securesystemslib.signer import CryptoSigner
 from flows import services
 from flows.catalog import load
 from flows.catalog.model import Base, Catalog
-from flows.core import command
 from flows.core.atomic_files import write_whole
 from flows.core.outside import NOBODY
-from flows.core.policy import RolloutPolicy
+from flows.core.programs import command
 from flows.core.settings import Settings
+from flows.core.settings.policy import RolloutPolicy
 from flows.host import mounts, tools
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from flows.web.hub.scopes import Scope
+from flows.web.people.scopes import Scope
 from tests.support.hub import Hub, Person
 from tests.support.waiting import PATIENTLY, wait_until
 

@@ -18,7 +18,7 @@ import yaml
 
 from flows import services
 from flows.core.settings import Settings
-from flows.core.settings_environment import variables
+from flows.core.settings.environment import variables
 from tests.support.machine import ROOT
 from tests.support.package_index import make_wheel, write_page
 from tests.support.prefect_api import prefect_client

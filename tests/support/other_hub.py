@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from flows.core.settings_environment import variables
+from flows.core.settings.environment import variables
 from flows.gateway.proxy import NODE
 from tests.support.hub import PASSWORD, Hub, Person
 from tests.support.machine import ROOT

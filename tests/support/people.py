@@ -21,11 +21,11 @@ from websockets.sync.connection import Connection
 from websockets.sync.server import Server, ServerConnection, serve
 
 from flows import services
-from flows.core.spans import Span
+from flows.core.settings.spans import Span
 from flows.gateway import routes
 from flows.sessions.model import PREFIX, Session
 from flows.sessions.wishes import PreferenceStore
-from flows.web.hub import passes
+from flows.web.authorizer import passes
 from tests.support.hub import SERVICES, Hub, Person
 from tests.support.machine import private_home
 from tests.support.variants import LIGHT

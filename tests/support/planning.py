@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from flows.catalog.model import Access
-from flows.core.policy import RolloutPolicy, SessionPolicy
+from flows.core.settings.policy import RolloutPolicy, SessionPolicy
 from flows.migrations.planning.rollout import (
     Candidate,
     Decision,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psycopg
 
-from flows.core import command
+from flows.core.programs import command
 from tests.support.waiting import free_port
 
 PASSWORD = secrets.token_hex(16)

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from flows.core import command
+from flows.core.programs import command
 from flows.images.stages import Kind, Stage
 
 PROGRAMS = ("/bin/sh", "/bin/sleep")

@@ -6,7 +6,7 @@ from typing import Any
 from prefect import flow, get_run_logger, task
 from pydantic import BaseModel
 
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import load
 
 

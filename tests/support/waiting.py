@@ -19,7 +19,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from flows.core.outside import NOBODY
-from flows.core.spans import Span
+from flows.core.settings.spans import Span
 
 # How many times as patient as usual: where all cores are busy with other tests, or lent to others, nothing may happen
 # for minutes. `make test` says so; a single test that hangs costs seconds.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.grafting.configuration import TIMESTAMP, Config, configured

@@ -36,9 +36,9 @@ HEIGHT = {room: height for height, layer in enumerate(LAYERS) for room in layer}
 FLOW_FILES = {path.stem for path in FLOWS.glob("*.py")} - {"__init__"}
 # Modules that reach a program, the network, the database, the registry or an engine.
 EFFECTS = {
-    "flows.core.command",
+    "flows.core.programs.command",
     "flows.core.database",
-    "flows.core.spawn",
+    "flows.core.programs.spawn",
     "flows.core.leases",
     "flows.core.outside",
     "flows.gateway.proxy",
@@ -178,17 +178,17 @@ def importers(root: str) -> set[Path]:
 
 def test_only_flows_import_prefect_and_only_the_door_imports_sh() -> None:
     assert {room(path) for path in importers("prefect")} <= {"orchestration", *FLOW_FILES}
-    assert {dotted(path) for path in importers("sh")} == {"flows.core.command"}
+    assert {dotted(path) for path in importers("sh")} == {"flows.core.programs.command"}
     # These run inside an image, where nothing of Refit is.
     inside = ("probe", "inspect_processes", "read_image", "read_installed", "supervise")
-    door = {"flows.core.command", "flows.core.process_tree", "flows.core.spawn"}
+    door = {"flows.core.programs.command", "flows.core.programs.process_tree", "flows.core.programs.spawn"}
     assert {dotted(path) for path in importers("subprocess") if path.stem not in inside} <= door
 
 
 # Each keeps threads that don't end with a call, or begins what it can't list before, or runs inside a container.
 POOLS = {
     "core/database.py",
-    "core/spawn.py",
+    "core/programs/spawn.py",
     "core/threads.py",
     "images/distributed/build_worker.py",
     "migrations/concurrency.py",

@@ -11,8 +11,8 @@ import pytest
 from prefect.logging.loggers import disable_run_logger
 
 from flows.catalog.load import load_catalog
-from flows.core import command
 from flows.core.errors import UnknownName
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.images import stages
 from flows.images.build import Built

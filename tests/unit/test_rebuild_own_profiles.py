@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from flows import rebuild_own_profiles as night
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError
-from flows.core.personal_builds import PersonalBuilds
 from flows.core.settings import Settings
+from flows.core.settings.personal_builds import PersonalBuilds
 from flows.publishing.own_profiles import LimitReached, OwnProfile, OwnProfiles
 
 

@@ -14,9 +14,9 @@ from flows.catalog.model import Base, Catalog
 from flows.catalog.pins import expired
 from flows.catalog.release import ReleaseFile, assemble
 from flows.core import documents
-from flows.core.command import ProgramMissing
 from flows.core.documents import Mistake, Mistakes
 from flows.core.errors import RefitError
+from flows.core.programs.command import ProgramMissing
 from flows.images.recipe import Assembler
 from flows.images.rendering.templates import Templates, read_templates
 from flows.images.stages import Stage

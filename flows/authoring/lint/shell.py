@@ -11,8 +11,8 @@ from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
 
-from flows.core import command
 from flows.core.documents import Mistake
+from flows.core.programs import command
 from flows.images.containerfile import parts
 
 _SHELLS = re.compile(r"#!\s*/\S*?(?:env\s+)?\b(sh|bash|dash)\b")

@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 from flows.authoring.own import recipe
 from flows.authoring.own.catalog import Wish, check_name
 from flows.catalog import choices, edit, load, skeletons
-from flows.core import command
 from flows.core.atomic_files import write_whole
 from flows.core.documents import Mistakes, text_of
 from flows.core.errors import RefitError
+from flows.core.programs import command
 
 
 def adopt(wish: Wish, files: Mapping[str, bytes], root: Path, *, commit: bool = False) -> Path:

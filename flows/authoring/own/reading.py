@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from flows.authoring.own import read_folder
-from flows.core import command
 from flows.core.documents import Mistake, Mistakes
 from flows.core.errors import RefitError
+from flows.core.programs import command
 
 FILES = 100  # files and folders
 SIZE = 1_000_000  # bytes of all files together

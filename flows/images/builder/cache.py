@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
-from flows.core import command
 from flows.core.errors import UnknownName
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.images.builder.workspace import no_builds
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.builder import in_build, mirrors

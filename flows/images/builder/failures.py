@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flows.core import command, progress
+from flows.core import progress
 from flows.core.errors import RefitError, Vanished
 from flows.core.formatting import megabytes
+from flows.core.programs import command
 from flows.core.progress import State
 from flows.core.settings import Settings
 from flows.images.stages import Stage

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.stages import local_name

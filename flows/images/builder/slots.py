@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone, taken
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 

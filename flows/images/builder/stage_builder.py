@@ -18,9 +18,10 @@ from functools import cache, partial
 from pathlib import Path
 from random import random
 
-from flows.core import command, progress
+from flows.core import progress
 from flows.core.atomic_files import write_whole
 from flows.core.file_locks import one_at_a_time
+from flows.core.programs import command
 from flows.core.progress import State
 from flows.core.settings import Settings
 from flows.core.waiting import retry

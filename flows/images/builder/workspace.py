@@ -14,9 +14,10 @@ from os import geteuid, getpid
 from pathlib import Path
 from uuid import uuid4
 
-from flows.core import command, fence, process_records
+from flows.core import fence
 from flows.core.file_locks import if_alone, one_at_a_time
-from flows.core.process_records import ProcessId
+from flows.core.programs import command, process_records
+from flows.core.programs.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.host.mounts import mounts_below

@@ -12,10 +12,11 @@ from threading import Event
 
 from sqlalchemy.exc import OperationalError
 
-from flows.core import command, progress
+from flows.core import progress
 from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.leases import LeaseLost, LeaseTaken
+from flows.core.programs import command
 from flows.core.progress import Report
 from flows.core.progress import State as Progress
 from flows.core.settings import Settings

@@ -15,7 +15,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any
 
-from flows.core import spawn
+from flows.core.programs import spawn
 
 SECONDS = 60.0  # by the clock, in which an answer has to be there: its processor may have much else to do
 MOST = 32_000_000  # bytes of an answer

@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from flows.core.formatting import short
-from flows.core.policy import Mode
+from flows.core.settings.policy import Mode
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.sessions.events import Event, Kind
 from flows.sessions.preferences import UpdatePreferences, chosen_mode, read_duration

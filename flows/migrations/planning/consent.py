@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from flows.core import hours
 from flows.core.hours import Hours
-from flows.core.policy import Mode
+from flows.core.settings.policy import Mode
 from flows.migrations.planning.rollout import Candidate, PlanInput, Reason
 from flows.migrations.planning.timetable import Calendar
 from flows.sessions.activity.evidence import Verdict

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from flows.core.policy import Mode
+from flows.core.settings.policy import Mode
 from flows.migrations.planning.consent import terms
 from flows.migrations.planning.eligibility import why_not
 from flows.migrations.planning.rollout import Candidate, PlanInput, Reason, RolloutStatus

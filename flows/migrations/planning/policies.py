@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flows.catalog.load import load_catalog
-from flows.core.policy import SessionPolicy
 from flows.core.settings import Settings
+from flows.core.settings.policy import SessionPolicy
 from flows.migrations.planning.rollout import ImageKey
 
 

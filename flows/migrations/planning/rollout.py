@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from flows.core.policy import RolloutPolicy, SessionPolicy
+from flows.core.settings.policy import RolloutPolicy, SessionPolicy
 from flows.migrations.move import Consent
 from flows.sessions.activity.seen import Seen
 from flows.sessions.model import Session

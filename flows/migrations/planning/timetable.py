@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from flows.core import hours
 from flows.core.hours import Hours
-from flows.core.policy import Freeze
+from flows.core.settings.policy import Freeze
 from flows.migrations.planning.rollout import Reason
 
 # Days that are looked through for an hour in which a session may be moved.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from flows.core.policy import RolloutPolicy
+from flows.core.settings.policy import RolloutPolicy
 from flows.migrations.planning.rollout import Gate, Health
 
 VOLUNTEERS = 0

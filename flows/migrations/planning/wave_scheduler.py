@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby, takewhile
 
-from flows.core.policy import SessionPolicy
+from flows.core.settings.policy import SessionPolicy
 from flows.migrations.planning import wave_gates
 from flows.migrations.planning.consent import terms, zone_of
 from flows.migrations.planning.eligibility import Case, Place, pull_hours, why_not

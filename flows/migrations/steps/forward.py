@@ -16,7 +16,7 @@ from flows.compatibility.replay import replay
 from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.formatting import some
-from flows.core.policy import SessionPolicy
+from flows.core.settings.policy import SessionPolicy
 from flows.core.waiting import rest
 from flows.images.registry_errors import NoAnswer
 from flows.migrations import previous_containers, shutdown_notice

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from flows.core.formatting import some
-from flows.core.policy import MissingPackages
+from flows.core.settings.policy import MissingPackages
 from flows.migrations.move import Consent, Entry, Move, Phase
 from flows.migrations.move_steps import StepName
 from flows.migrations.rehearsal import installed

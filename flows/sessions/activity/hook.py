@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from flows.core.command import ProgramFailed
 from flows.core.formatting import on_a_line
+from flows.core.programs.command import ProgramFailed
 from flows.sessions.activity import supervise
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session

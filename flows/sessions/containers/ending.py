@@ -17,7 +17,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.core import command, fence
+from flows.core import fence
+from flows.core.programs import command
 from flows.core.waiting import wait_until
 
 # Time for processes to go after SIGKILL, where SIGTERM didn't end them (seconds).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flows.core import command
+from flows.core.programs import command
 from flows.host import tools
 
 _QUICK = 60.0  # seconds

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.core import command
 from flows.core.atomic_files import write_whole
-from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
+from flows.core.programs import command
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.host import tools
 

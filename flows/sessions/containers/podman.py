@@ -17,12 +17,12 @@ from functools import partial
 from typing import Any, NoReturn
 from uuid import uuid4
 
-from flows.core import command, spawn
 from flows.core.atomic_files import kept_secret
-from flows.core.command import FOREIGN_OUTPUT, ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.lazily import lazily
-from flows.core.process_records import ProcessId
+from flows.core.programs import command, spawn
+from flows.core.programs.command import FOREIGN_OUTPUT, ProgramFailed
+from flows.core.programs.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import containers, tools
 from flows.sessions.containers import drift, ending, warm_start, weight

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.registry import Registry

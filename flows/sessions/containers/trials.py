@@ -16,9 +16,10 @@ from pathlib import Path
 
 import psutil
 
-from flows.core import command, fence, process_records
+from flows.core import fence
 from flows.core.file_locks import if_alone
 from flows.core.formatting import gigabytes
+from flows.core.programs import command, process_records
 from flows.core.settings import Settings
 from flows.host import containers, tools
 from flows.sessions.containers.podman_options import PROCESSES, TOKEN_FILE, mount_option

@@ -17,11 +17,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
-from flows.core import command, fence
+from flows.core import fence
 from flows.core.atomic_files import write_whole
-from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
+from flows.core.programs import command
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.core.waiting import retry, wait_until
 from flows.host import containers, mounts, tools

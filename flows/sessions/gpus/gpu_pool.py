@@ -15,11 +15,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
-from flows.core import command
 from flows.core.database import Instant, Table, now, write_rows
 from flows.core.documents import bounds, text_of
 from flows.core.errors import RefitError, UnknownName
 from flows.core.leases import still_ours
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.core.waiting import retry
 from flows.sessions.gpus.gpu import Gpu, NoGpu, Taken, choose, count_free, free_from, gpus_among, nodes_of, read_spec

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.sessions.homes import copying, enclosed, subvolumes
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.volumes import Part

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from flows.core import command
-from flows.core.command import CommandTimeout, Completed, ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.formatting import megabytes, on_a_line
+from flows.core.programs import command
+from flows.core.programs.command import CommandTimeout, Completed, ProgramFailed
 from flows.host import mounts
 from flows.sessions.homes import contents, enclosed
 from flows.sessions.homes.space_reservation import SPARE, NoRoom

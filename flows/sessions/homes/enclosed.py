@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flows.core import command
-from flows.core.command import Completed, ProgramFailed
 from flows.core.errors import RefitError
+from flows.core.programs import command
+from flows.core.programs.command import Completed, ProgramFailed
 
 # Capabilities to read, write, make and give away files of others, all within the folders.
 _CAPABILITIES = ("DAC_OVERRIDE", "DAC_READ_SEARCH", "CHOWN", "FOWNER", "FSETID", "SETFCAP")

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.formatting import on_a_line
+from flows.core.programs.command import ProgramFailed
 from flows.sessions.homes import enclosed
 from flows.sessions.homes.volumes import Part, is_own
 from flows.sessions.model import HOME, Session

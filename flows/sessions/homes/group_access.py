@@ -6,7 +6,7 @@ import struct
 import sys
 from pathlib import Path
 
-from flows.core import command
+from flows.core.programs import command
 
 # A file that is made in a folder with this default is its group's to write: one entry for user, group and others each.
 _ACL = struct.pack("<I" + 3 * "HHI", 2, *(0x01, 7, 0xFFFFFFFF), *(0x04, 7, 0xFFFFFFFF), *(0x20, 0, 0xFFFFFFFF))

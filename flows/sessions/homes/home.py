@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.formatting import megabytes
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.sessions.homes import cloning, copying, own_limits
 from flows.sessions.homes.group_access import open_to_group

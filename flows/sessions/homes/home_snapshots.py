@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flows.core import command
-from flows.core.command import CommandTimeout, ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.formatting import megabytes
+from flows.core.programs import command
+from flows.core.programs.command import CommandTimeout, ProgramFailed
 from flows.core.settings import Settings
 from flows.sessions.homes import copying, enclosed, files_back
 from flows.sessions.homes.btrfs_send import only_within

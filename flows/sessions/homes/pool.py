@@ -17,11 +17,11 @@ from tempfile import TemporaryDirectory
 from pydantic import TypeAdapter, ValidationError
 
 from flows.catalog.model import Size
-from flows.core import command
-from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
 from flows.core.formatting import gigabytes, on_a_line, some
+from flows.core.programs import command
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.host import mounts, tools
 from flows.sessions.homes import disk_quotas, own_limits, subvolumes

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flows.core import command, fence
+from flows.core import fence
+from flows.core.programs import command
 from flows.sessions.homes import disk_quotas
 from flows.sessions.homes.btrfs_calls import call, opened
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from flows.core import outside
-from flows.core.command import FOREIGN_OUTPUT
+from flows.core.programs.command import FOREIGN_OUTPUT
 
 _LONGEST = 60.0  # seconds
 _OF_THE_WAY = ("content-encoding", "content-length", "transfer-encoding")

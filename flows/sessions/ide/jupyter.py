@@ -16,8 +16,8 @@ from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
 from flows.core import fence
-from flows.core.command import FOREIGN_OUTPUT
 from flows.core.errors import RefitError
+from flows.core.programs.command import FOREIGN_OUTPUT
 from flows.core.waiting import wait_until
 from flows.sessions.ide import asking
 from flows.sessions.ide.asking import ask

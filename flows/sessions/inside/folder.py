@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flows.core import command
+from flows.core.programs import command
 from flows.sessions.model import Session
 
 INSIDE = "/run/refit/api"

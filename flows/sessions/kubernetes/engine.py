@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from flows.core import fence
-from flows.core.command import FOREIGN_OUTPUT
 from flows.core.errors import RefitError
+from flows.core.programs.command import FOREIGN_OUTPUT
 from flows.core.waiting import retry
 from flows.sessions.kubernetes import manifests, records
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, StillWaiting

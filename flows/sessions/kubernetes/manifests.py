@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flows.core.cluster_settings import Toleration
 from flows.core.settings import Settings
+from flows.core.settings.cluster import Toleration
 from flows.sessions.model import HOME, Session, Volume
 
 SLOTS = ("a", "b")

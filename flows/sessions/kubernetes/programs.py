@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flows.core.command import FOREIGN_OUTPUT, ProgramFailed
+from flows.core.programs.command import FOREIGN_OUTPUT, ProgramFailed
 from flows.sessions.kubernetes.cluster import Cluster, ProgramEnded
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 
-from flows.core import program_output
+from flows.core.programs import program_output
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError
 from flows.sessions.model import Session

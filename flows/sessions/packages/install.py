@@ -15,11 +15,11 @@ from pathlib import Path
 
 from sqlalchemy import Engine as Database
 
-from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.formatting import on_a_line
-from flows.core.personal_builds import OWNER_LABEL
+from flows.core.programs import command
 from flows.core.settings import Settings
+from flows.core.settings.personal_builds import OWNER_LABEL
 from flows.host import containers, tools
 from flows.locks import apt
 from flows.sessions.model import Session

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from flows.core.errors import RefitError
-from flows.core.person_limits import PersonLimit, PersonLimits
+from flows.core.settings.person_limits import PersonLimit, PersonLimits
 
 
 class Resource(StrEnum):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from flows.core.policy import SnapshotPolicy
+from flows.core.settings.policy import SnapshotPolicy
 from flows.sessions.snapshots.model import Kind, Snapshot
 
 AUTOMATIC = frozenset({Kind.unnamed, Kind.scheduled, Kind.safety})

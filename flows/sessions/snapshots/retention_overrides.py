@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session as Transaction
 
 from flows.core.database import Table, write_rows
 from flows.core.errors import UnknownName
-from flows.core.policy import SnapshotPolicy
+from flows.core.settings.policy import SnapshotPolicy
 from flows.sessions.events import Kind
 from flows.sessions.history import append
 from flows.sessions.snapshots.retention import Rules

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from flows.core import command
-from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
+from flows.core.programs import command
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.core.waiting import retry
 from flows.sessions.engine import Engine

@@ -11,9 +11,10 @@ from sqlalchemy.engine import make_url
 from flows.core.database import open_database, write
 from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.web.hub import accepting, joining, logins, passes, registration
-from flows.web.hub.scopes import definitions
+from flows.web.authorizer import passes
+from flows.web.hub import accepting, joining, logins, registration
 from flows.web.hub.spawner import settings
+from flows.web.people.scopes import definitions
 
 _SCHEMA = "jupyterhub"
 _MORE = "jupyterhub_config.d"

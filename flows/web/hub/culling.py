@@ -15,7 +15,7 @@ from functools import lru_cache
 from flows.core.settings import Settings, load
 from flows.sessions.activity import probes
 from flows.sessions.activity.evidence import Verdict
-from flows.web.hub.servers import Servers
+from flows.web.people.servers import Servers
 
 logger = logging.getLogger("refit.culling")
 

@@ -11,7 +11,8 @@ from tornado import web  # type: ignore[attr-defined]
 
 from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.web.hub import accounts, passes
+from flows.web.authorizer import passes
+from flows.web.hub import accounts
 from flows.web.hub.spawner import settings
 
 PATH = "/enter"

@@ -18,10 +18,11 @@ from traitlets.config import LazyConfigValue
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.web.hub import accepting, client, registration, rights_handler
-from flows.web.hub.admission import CALLBACK
-from flows.web.hub.scopes import definitions
+from flows.web.authorizer.admission import CALLBACK
+from flows.web.hub import accepting, registration, rights_handler
 from flows.web.hub.spawner import settings
+from flows.web.people import client
+from flows.web.people.scopes import definitions
 
 # Rights of Refit itself at the Hub: list people, invite and remove them, share, and tell of sessions that run.
 SCOPES = ("admin:users", "admin:servers", "delete:users", "proxy", "shares", "read:groups")

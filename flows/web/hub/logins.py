@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from flows.core import outside
 from flows.core.authorities import authorities
 from flows.core.errors import RefitError
-from flows.core.logins import By, LoginPolicy
 from flows.core.settings import Settings
+from flows.core.settings.hub_login import By, LoginPolicy
 from flows.gateway import routes
 from flows.web.hub import accounts
 

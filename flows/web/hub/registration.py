@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.core import program_output
 from flows.core.atomic_files import kept_secret
+from flows.core.programs import program_output
 from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.web.hub.scopes import Scope
+from flows.web.people.scopes import Scope
 
 NAME = "sessions"
 CLIENT = f"service-{NAME}"

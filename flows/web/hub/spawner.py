@@ -18,8 +18,9 @@ from flows.core.progress import Report
 from flows.core.settings import Settings, load
 from flows.sessions.model import Session
 from flows.sessions.people.limits import OverLimit
-from flows.web.hub import leaving, offers, own_offers
-from flows.web.hub.servers import RUNS, Servers, choice_of
+from flows.web.hub import leaving
+from flows.web.people import offers, own_offers
+from flows.web.people.servers import RUNS, Servers, choice_of
 
 Result = TypeVar("Result")
 

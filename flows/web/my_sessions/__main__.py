@@ -23,7 +23,7 @@ from flows.web.my_sessions.devices import Devices
 from flows.web.my_sessions.inside import InsideSockets
 from flows.web.my_sessions.login import Login
 from flows.web.my_sessions.pages import Pages
-from flows.web.my_sessions.verb_context import VerbContext
+from flows.web.my_sessions.verbs.context import VerbContext
 
 # Requests that are answered at the same time; the others get 503.
 _AT_ONCE = 200

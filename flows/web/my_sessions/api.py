@@ -19,8 +19,8 @@ from flows.web.my_sessions.callers import Caller, Callers
 from flows.web.my_sessions.openapi import description
 from flows.web.my_sessions.paths import API, BASE
 from flows.web.my_sessions.problems import Code, Problem
-from flows.web.my_sessions.verb_context import Verb, VerbContext
-from flows.web.my_sessions.verbs import VERBS
+from flows.web.my_sessions.verbs.context import Verb, VerbContext
+from flows.web.my_sessions.verbs.table import VERBS
 
 logger = logging.getLogger("refit.my-sessions")
 

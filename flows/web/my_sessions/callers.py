@@ -24,8 +24,8 @@ from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 from flows.gateway import routes
 from flows.web.hub.registration import CLIENT, secret
-from flows.web.hub.scopes import Scope
 from flows.web.my_sessions.problems import Code, Problem
+from flows.web.people.scopes import Scope
 
 # Seconds for which an answer of the Hub counts, and for which it still does while the Hub doesn't answer.
 FRESH_SECONDS, AWAY_SECONDS = 3.0, 600.0

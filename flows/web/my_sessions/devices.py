@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from threading import Lock
 
 from flows.core.formatting import on_a_line
-from flows.web.hub.scopes import Scope
 from flows.web.my_sessions.callers import Callers
 from flows.web.my_sessions.problems import Code, Problem
+from flows.web.people.scopes import Scope
 
 CODE_SECONDS, POLL_SECONDS = 600, 2
 TOKEN_SECONDS = 30 * 86_400

@@ -8,8 +8,8 @@ from typing import Any
 
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.session_view import MySession
-from flows.web.my_sessions.verb_context import Verb
-from flows.web.my_sessions.verbs import VERBS
+from flows.web.my_sessions.verbs.context import Verb
+from flows.web.my_sessions.verbs.table import VERBS
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,12 @@ from uvicorn.server import ServerState
 
 from flows.sessions.inside.folder import SOCKET
 from flows.sessions.store import Store
-from flows.web.hub.scopes import Scope
 from flows.web.my_sessions.api import handler
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.problems import Code, Problem
-from flows.web.my_sessions.verb_context import ONE, VerbContext
-from flows.web.my_sessions.verbs import VERBS
+from flows.web.my_sessions.verbs.context import ONE, VerbContext
+from flows.web.my_sessions.verbs.table import VERBS
+from flows.web.people.scopes import Scope
 
 logger = logging.getLogger("refit.my-sessions")
 

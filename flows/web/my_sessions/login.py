@@ -14,11 +14,11 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from flows.core import program_output
 from flows.core.atomic_files import kept_secret
+from flows.core.programs import program_output
 from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.web.hub import passes
+from flows.web.authorizer import passes
 from flows.web.hub.registration import CALLBACK, CLIENT
 from flows.web.my_sessions.callers import Caller, Callers, nobody
 from flows.web.my_sessions.paths import BASE

@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
-from flows.web.hub.scopes import definitions
 from flows.web.my_sessions.paths import API
 from flows.web.my_sessions.problems import MEDIA_TYPE, Code
-from flows.web.my_sessions.verb_context import Nothing, Verb
-from flows.web.my_sessions.verbs import VERBS
+from flows.web.my_sessions.verbs.context import Nothing, Verb
+from flows.web.my_sessions.verbs.table import VERBS
+from flows.web.people.scopes import definitions
 
 _REFERENCE = "#/components/schemas/{model}"
 _PROBLEM = {

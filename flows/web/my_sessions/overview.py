@@ -15,8 +15,8 @@ from flows.catalog.load import load_catalog
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError
 from flows.core.leases import held
-from flows.core.policy import SessionPolicy
 from flows.core.settings import Settings
+from flows.core.settings.policy import SessionPolicy
 from flows.images.registry import Registry
 from flows.migrations.journal import Journal
 from flows.migrations.notifications.fleet import Fleet
@@ -38,10 +38,10 @@ from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Access, Role
 from flows.sessions.preferences import UpdatePreferences
 from flows.sessions.wishes import PreferenceStore
-from flows.web.hub import names, offers
 from flows.web.my_sessions import session_view
 from flows.web.my_sessions.problems import unknown_session
 from flows.web.my_sessions.session_view import Doing, MySession
+from flows.web.people import names, offers
 
 logger = logging.getLogger("refit.my-sessions")
 

@@ -13,21 +13,21 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from flows.web.hub.registration import CALLBACK
-from flows.web.hub.scopes import Scope
 from flows.web.my_sessions import api, forms, rendering
-from flows.web.my_sessions.access_verbs import Given
 from flows.web.my_sessions.callers import Caller
-from flows.web.my_sessions.copy_verbs import Differences
-from flows.web.my_sessions.create_verbs import Begun
 from flows.web.my_sessions.device_pages import DevicePages
 from flows.web.my_sessions.devices import Devices
 from flows.web.my_sessions.login import HEADERS, Login, is_navigation
-from flows.web.my_sessions.own_verbs import Log
 from flows.web.my_sessions.paths import BASE
 from flows.web.my_sessions.problems import Code, Problem
-from flows.web.my_sessions.update_verbs import MODES
-from flows.web.my_sessions.verb_context import Verb, VerbContext
-from flows.web.my_sessions.verbs import BY_NAME
+from flows.web.my_sessions.verbs.access_verbs import Given
+from flows.web.my_sessions.verbs.context import Verb, VerbContext
+from flows.web.my_sessions.verbs.copy_verbs import Differences
+from flows.web.my_sessions.verbs.create_verbs import Begun
+from flows.web.my_sessions.verbs.own_verbs import Log
+from flows.web.my_sessions.verbs.table import BY_NAME
+from flows.web.my_sessions.verbs.update_verbs import MODES
+from flows.web.people.scopes import Scope
 
 logger = logging.getLogger("refit.my-sessions")
 _AGAIN_SECONDS = 2

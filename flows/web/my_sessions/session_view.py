@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from flows.core.policy import Mode
+from flows.core.settings.policy import Mode
 from flows.migrations.planning.outlook import Outlook
 from flows.migrations.planning.rollout import Reason
 from flows.sessions.homes.volumes import DiskUse

@@ -11,8 +11,8 @@ from multiprocessing.process import BaseProcess
 
 import pytest
 
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Builder

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.core.process_records import ProcessId
+from flows.core.programs.process_records import ProcessId
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Phase, unsettled
 from flows.migrations.move_steps import OF_EVERY_MOVE, State

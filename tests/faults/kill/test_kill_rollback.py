@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry

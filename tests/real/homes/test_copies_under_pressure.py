@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.core import command, process_records
 from flows.core.errors import RefitError
+from flows.core.programs import command, process_records
 from flows.core.settings import Settings
 from flows.sessions.homes import copying, enclosed
 from flows.sessions.homes.copying import Extent, NobodyKnows

@@ -10,8 +10,8 @@ import pytest
 from jupyterhub_idle_culler import cull_idle
 
 from flows.sessions.model import Running
-from flows.web.hub import client
 from flows.web.hub.culling import arbiter_of
+from flows.web.people import client
 from tests.support.hub import Hub
 from tests.support.waiting import wait_until
 

@@ -15,7 +15,7 @@ import psutil
 from flows.sessions.model import Running
 from flows.sessions.people.person_keys import PersonKeys
 from flows.sessions.ssh.keys import PublicKey
-from flows.web.hub import passes
+from flows.web.authorizer import passes
 from tests.support.hub import PASSWORD, RELEASE, Hub, Person
 from tests.support.machine import FIRST
 from tests.support.variants import LIGHT

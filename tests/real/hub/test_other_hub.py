@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from flows import services
-from flows.core.logins import OtherHub as Setting
+from flows.core.settings.hub_login import OtherHub as Setting
 from flows.gateway import routes
 from flows.images.registry import Registry
 from flows.sessions.model import Running

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from flows.catalog.model import Resources
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
-from flows.core.spans import Span
+from flows.core.settings.spans import Span
 from flows.host import tools
 from flows.sessions.activity import hook
 from flows.sessions.activity.hook import HOOK

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.sessions.containers.networks import SessionNetworks

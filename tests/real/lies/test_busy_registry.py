@@ -11,7 +11,8 @@ from threading import Event
 
 import pytest
 
-from flows.core import command, progress
+from flows.core import progress
+from flows.core.programs import command
 from flows.core.progress import Report, State
 from flows.images.registry_errors import NoAnswer
 from tests.support.liars import Request, Said, honest

@@ -9,8 +9,8 @@ import httpx
 from flows.core.database import now
 from flows.images.build import Built
 from flows.sessions.model import Running
-from flows.web.hub.scopes import Scope
-from flows.web.my_sessions.verbs import BY_NAME, VERBS
+from flows.web.my_sessions.verbs.table import BY_NAME, VERBS
+from flows.web.people.scopes import Scope
 from tests.support.hub import RELEASE, Hub, Person, made, publish
 from tests.support.machine import FIRST
 from tests.support.my_sessions import BASE, api, submit

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from flows import services
-from flows.core import command
 from flows.core.database import now
-from flows.core.policy import Mode
+from flows.core.programs import command
+from flows.core.settings.policy import Mode
 from flows.host import tools
 from flows.migrations.notifications.notice import Notice
 from flows.services import embedded

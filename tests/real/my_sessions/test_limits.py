@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.core import command
+from flows.core.programs import command
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.model import Running
-from flows.web.hub import client
+from flows.web.people import client
 from tests.support.hub import RELEASE, Hub, Person
 from tests.support.machine import FIRST
 from tests.support.my_sessions import BASE, api, refit

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from flows.core.database import now
-from flows.core.personal_builds import PersonalBuilds
+from flows.core.settings.personal_builds import PersonalBuilds
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.publishing.own_profiles import OwnProfile, OwnProfiles, repository

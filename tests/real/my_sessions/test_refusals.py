@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from flows.sessions.model import Running
-from flows.web.hub.scopes import Scope
 from flows.web.my_sessions.api import MOST_BYTES
 from flows.web.my_sessions.callers import FRESH_SECONDS
 from flows.web.my_sessions.login import TOKEN
+from flows.web.people.scopes import Scope
 from tests.support.hub import Hub, Person
 from tests.support.my_sessions import BASE, Api, api, submit
 from tests.support.waiting import PATIENTLY, wait_until

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.core import command
+from flows.core.programs import command
 from tests.support.machine import RegistryServer
 from tests.support.nights import RELEASE, Scene, ended, made, new, news, profile, report, runs, serve
 from tests.support.prefect_api import FINAL, ask, start_run

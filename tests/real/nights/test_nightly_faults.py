@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.core import command
+from flows.core.programs import command
 from flows.host import tools
 from flows.images.builder.workspace import mounts
 from flows.images.registry import Registry

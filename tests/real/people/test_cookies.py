@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import httpx
 import pytest
 
-from flows.web.hub import passes
+from flows.web.authorizer import passes
 from tests.support.hub import Hub, Person
 from tests.support.people import People, assert_out, come_in, cookies, opened, says, status
 from tests.support.waiting import PATIENTLY, wait_until

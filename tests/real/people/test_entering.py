@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 
 from flows.web.hub import entering
-from flows.web.hub.client import HubClient
+from flows.web.people.client import HubClient
 from tests.support.hub import Hub, Person
 from tests.support.people import People
 from tests.support.waiting import PATIENTLY

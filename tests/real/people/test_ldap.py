@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flows.core.logins import By, LoginPolicy
+from flows.core.settings.hub_login import By, LoginPolicy
 from tests.support.hub import Person
 from tests.support.ldap_server import TREE
 from tests.support.people import come_in, people_alone

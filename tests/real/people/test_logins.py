@@ -18,8 +18,8 @@ import pytest
 from oidc_provider_mock import User, run_server_in_thread
 
 from flows.core.errors import RefitError
-from flows.core.logins import By, LoginPolicy
 from flows.core.settings import Settings
+from flows.core.settings.hub_login import By, LoginPolicy
 from flows.web.hub.logins import discovered
 from tests.support.hub import Hub, Person
 from tests.support.people import People, come_in, people_alone

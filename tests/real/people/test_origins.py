@@ -10,8 +10,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from flows.core.outside import NOBODY
-from flows.web.hub import passes
-from flows.web.hub.origins import host_of
+from flows.web.authorizer import passes
+from flows.web.authorizer.origins import host_of
 from tests.support.hub import Hub, Person
 from tests.support.people import People, opened, people_alone, says, status
 from tests.support.waiting import PATIENTLY, free_port, wait_until

@@ -19,7 +19,7 @@ from flows import services
 from flows.gateway import routes
 from flows.gateway.proxy import Visit
 from flows.sessions.people.share_records import Grants
-from flows.web.hub import passes
+from flows.web.authorizer import passes
 from tests.support.hub import Hub, Person
 from tests.support.people import People, come_in, cookies, opened, says, status
 from tests.support.waiting import PATIENTLY, wait_until

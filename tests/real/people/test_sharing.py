@@ -19,7 +19,7 @@ from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.people import entitlements
 from flows.sessions.people.share_records import Grants
-from flows.web.hub.sharing import Sharing
+from flows.web.authorizer.sharing import Sharing
 from tests.support.hub import Hub, Person
 from tests.support.people import OUT_SECONDS, People, assert_out, come_in, cookies, opened, says, status
 from tests.support.waiting import PATIENCE, PATIENTLY, serving, wait_until

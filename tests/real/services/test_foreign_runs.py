@@ -136,7 +136,9 @@ def test_a_path_is_not_read_and_an_entrypoint_elsewhere_is_not_imported(attacker
     elsewhere = attacker.deployment(path=str(attacker.folder), entrypoint="evil.py:evil")
     assert "path" in attacker.refused(attacker.run(elsewhere))
     assert "entrypoint" in attacker.refused(attacker.run(attacker.deployment(entrypoint=entrypoint)))
-    assert "entrypoint" in attacker.refused(attacker.run(attacker.deployment(entrypoint="flows.core.command:run")))
+    assert "entrypoint" in attacker.refused(
+        attacker.run(attacker.deployment(entrypoint="flows.core.programs.command:run"))
+    )
 
 
 def test_storage_is_not_fetched_from(attacker: Attacker) -> None:

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from flows import services
-from flows.core import process_records
 from flows.core.errors import RefitError
+from flows.core.programs import process_records
 from flows.core.settings import Settings
 from flows.publishing.publish import EVENT
 from flows.services.reset import reset, reset_parts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.lifecycle import Sessions

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.migrations import snapshot_actions
 from flows.sessions.homes.pool import Pool
 from flows.sessions.lifecycle import Sessions

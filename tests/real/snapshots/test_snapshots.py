@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.migrations import snapshot_actions
 from flows.sessions.homes.pool import LEAST, Pool

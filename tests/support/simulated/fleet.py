@@ -19,8 +19,8 @@ from flows.catalog.model import Access
 from flows.core.database import now, open_database
 from flows.core.errors import UnknownName
 from flows.core.leases import LEASE_SECONDS, Lease
-from flows.core.policy import RolloutPolicy
 from flows.core.settings import Settings
+from flows.core.settings.policy import RolloutPolicy
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Also, Journal
 from flows.migrations.move import Entry, Move, Phase

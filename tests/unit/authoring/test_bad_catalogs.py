@@ -18,9 +18,9 @@ from flows.authoring.lint.catalog import lint
 from flows.catalog import load, tree
 from flows.catalog.tree import NoCatalog
 from flows.cli import build, console, main
-from flows.core import default_folders
 from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
+from flows.core.settings import default_folders
 from tests.support.apart import apart
 from tests.support.machine import ROOT
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import SecretStr
 
 from flows.core import operator_alerts
-from flows.core.program_output import protect
+from flows.core.programs.program_output import protect
 from flows.core.settings import Settings
 from tests.support.receiver import receiver
 from tests.support.waiting import free_port

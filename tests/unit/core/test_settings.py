@@ -3,8 +3,10 @@ from pathlib import Path
 import pytest
 
 from flows.cli.settings import HIDDEN, lines, page
-from flows.core import authorities, program_output, settings, settings_environment
+from flows.core import authorities, settings
 from flows.core.documents import Mistakes
+from flows.core.programs import program_output
+from flows.core.settings import environment
 from tests.support.certificates import make_authority
 from tests.support.machine import ROOT
 
@@ -165,7 +167,7 @@ def test_addresses_of_messages_are_secret_and_reach_the_worker(home: Path, monke
     written = settings.load()
     assert "three" not in repr(written)
     assert program_output.redacted("to slack://one/two/three") == "to ***"
-    monkeypatch.setenv("REFIT_NOTIFY", settings_environment.variables(written)["REFIT_NOTIFY"])
+    monkeypatch.setenv("REFIT_NOTIFY", environment.variables(written)["REFIT_NOTIFY"])
     (home / "settings.yaml").unlink()
     assert settings.load().notify == written.notify
 

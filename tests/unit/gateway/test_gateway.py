@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from flows.catalog.model import Access
 from flows.core.database import open_database
 from flows.core.settings import Settings
-from flows.core.spans import Span
+from flows.core.settings.spans import Span
 from flows.gateway import routes
 from flows.gateway.proxy import Gateway
 from flows.migrations.move import Entry, Move, Phase

@@ -50,7 +50,7 @@ def test_what_was_found_out_is_used_without_starting_anything(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(settings, facts(settings))
-    monkeypatch.setattr("flows.core.command.run", None)
+    monkeypatch.setattr("flows.core.programs.command.run", None)
     call = tools.podman(settings)
     assert call[0] == "podman"
     assert call[call.index("--runtime") + 1] == "runc"

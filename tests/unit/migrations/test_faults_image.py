@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Access
-from flows.core.policy import RolloutPolicy
+from flows.core.settings.policy import RolloutPolicy
 from flows.images.registry_errors import NoAnswer
 from flows.migrations.failure_attribution import PUT_OFF
 from flows.migrations.move_steps import State

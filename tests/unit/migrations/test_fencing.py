@@ -19,9 +19,10 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session as Transaction
 
 from flows.catalog.model import Access
-from flows.core import command, fence, process_records
+from flows.core import fence
 from flows.core.database import open_database, write
 from flows.core.leases import Lease, LeaseLost, LeaseRow, _take, held, lease, renewal_of, still_ours
+from flows.core.programs import command, process_records
 from flows.core.settings import Settings
 from flows.gateway.proxy import Gateway
 from flows.images.manifests import MANIFEST

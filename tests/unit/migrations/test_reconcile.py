@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flows.catalog.model import Access
 from flows.core.errors import RefitError
-from flows.core.policy import RolloutPolicy, SessionPolicy, Unavailable
+from flows.core.settings.policy import RolloutPolicy, SessionPolicy, Unavailable
 from flows.migrations.move_steps import State
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.rollout import Action, Candidate, Decision, PlanInput, Reason, RolloutStatus

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.core.errors import RefitError, UnknownName
-from flows.core.policy import Mode
+from flows.core.settings.policy import Mode
 from flows.migrations import snapshot_actions
 from flows.migrations.move_steps import State
 from flows.migrations.recovery import recover_all

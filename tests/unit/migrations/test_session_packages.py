@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from flows.core.errors import RefitError
-from flows.core.policy import MissingPackages
 from flows.core.settings import Settings
+from flows.core.settings.policy import MissingPackages
 from flows.migrations.move import Consent, Entry, Phase
 from flows.migrations.move_steps import StepName
 from flows.migrations.rehearsal import installed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.core.policy import SnapshotPolicy
+from flows.core.settings.policy import SnapshotPolicy
 from flows.migrations import snapshot_actions, snapshot_schedule
 from flows.sessions.model import Session
 from flows.sessions.snapshots.model import Kind, Snapshot

@@ -10,7 +10,7 @@ from flows.catalog.model import Access
 from flows.core.database import open_database
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
-from flows.core.spans import Span
+from flows.core.settings.spans import Span
 from flows.migrations.session_planner import SessionPlanner
 from flows.migrations.start_sessions import fetch_for_start
 from flows.sessions.model import Session

@@ -11,7 +11,7 @@ from prefect.logging import disable_run_logger
 
 from flows.change_session import change_session
 from flows.core.errors import RefitError
-from flows.core.policy import Mode
+from flows.core.settings.policy import Mode
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.switch_profile import as_before, go_back
 from flows.sessions.events import Kind

@@ -63,7 +63,7 @@ def test_a_run_that_brings_something_along_is_refused(brought: dict[str, Any]) -
 @pytest.mark.parametrize(
     "entrypoint",
     [
-        *(None, "", "os:system", "flows.core.command:run", "flows/build_profiles.py:build_profiles"),
+        *(None, "", "os:system", "flows.core.programs.command:run", "flows/build_profiles.py:build_profiles"),
         *("/tmp/flow.py:build_profiles", "flows.build_profiles.build_profiles", f"{BUILD} ", f" {BUILD}"),
         *("flows.build_profiles:clear_away", "flows.build_profiles:build_profiles.fn", f"{BUILD}\n", BUILD.upper()),
     ],

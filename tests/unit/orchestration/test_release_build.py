@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 
 from flows.catalog.load import load_catalog
 from flows.catalog.model import Catalog, Profile
-from flows.core.command import ProgramFailed
 from flows.core.database import open_database
 from flows.core.errors import RefitError, Vanished
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.images.build import Builder, Built
 from flows.images.builder.failures import failure

@@ -10,8 +10,8 @@ import pytest
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError
 from flows.core.leases import lease
-from flows.core.personal_builds import PersonalBuilds
 from flows.core.settings import Settings
+from flows.core.settings.personal_builds import PersonalBuilds
 from flows.publishing import own_images
 from flows.publishing.own_profiles import (
     LimitReached,

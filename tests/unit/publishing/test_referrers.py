@@ -12,8 +12,8 @@ from sqlalchemy import Engine
 
 from flows.catalog.model import Base, BaseConfig, Bundle, Ide, IdeConfig, Profile
 from flows.core.database import open_database
-from flows.core.personal_builds import OWNER_LABEL
 from flows.core.settings import Settings
+from flows.core.settings.personal_builds import OWNER_LABEL
 from flows.images.build import Built
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
 from flows.images.registry import Registry

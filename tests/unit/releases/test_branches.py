@@ -11,8 +11,8 @@ import pytest
 
 from flows.catalog.model import Catalog, Release
 from flows.cli.tables import releases
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.releases import branches
 from tests.support.machine import ROOT
 

@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from flows.core import command
-from flows.core.command import ProgramFailed
 from flows.core.database import open_database
 from flows.core.errors import RefitError
+from flows.core.programs import command
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.services import doctor_home, privacy
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from flows import services
-from flows.core import settings, settings_environment
+from flows.core import settings
 from flows.core.errors import RefitError
-from flows.core.settings import Settings
+from flows.core.settings import Settings, environment
 from flows.services import embedded, prefect_services, process, systemd, tickets
 
 
@@ -83,7 +83,7 @@ def test_another_process_loads_the_same_settings(tmp_path: Path, monkeypatch: py
             "stop_grace_seconds": 2.5,
         }
     )
-    for name, value in settings_environment.variables(chosen).items():
+    for name, value in environment.variables(chosen).items():
         monkeypatch.setenv(name, value)
     assert settings.load() == chosen
 

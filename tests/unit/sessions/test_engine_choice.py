@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Access
-from flows.core.cluster_settings import SessionEngine
 from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings, load
+from flows.core.settings.cluster import SessionEngine
 from flows.sessions.engine_choice import choose
 from flows.sessions.model import Session
 from flows.sessions.store import Store

@@ -23,7 +23,7 @@ from sqlalchemy import Engine
 from flows.catalog.model import Access
 from flows.core.database import open_database
 from flows.core.errors import RefitError, UnknownName
-from flows.core.spans import Span
+from flows.core.settings.spans import Span
 from flows.sessions.containers.podman_records import as_container, labels
 from flows.sessions.homes.copying import described
 from flows.sessions.homes.pool import read_size

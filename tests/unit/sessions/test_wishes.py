@@ -14,8 +14,8 @@ from flows.catalog.model import Access
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError, UnknownName
 from flows.core.hours import read_hours
-from flows.core.policy import Freeze, Mode, RolloutPolicy, SessionPolicy
-from flows.core.spans import Span
+from flows.core.settings.policy import Freeze, Mode, RolloutPolicy, SessionPolicy
+from flows.core.settings.spans import Span
 from flows.sessions.events import Kind
 from flows.sessions.history import EventRow, History
 from flows.sessions.model import Session

@@ -10,8 +10,8 @@ import pytest
 from flows.authoring.own.adopt import adopt
 from flows.authoring.own.catalog import Wish
 from flows.catalog import load
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from tests.support.small_catalog import catalog
 
 __all__ = ["catalog"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.core import command, program_output
+from flows.core.programs import command, program_output
 from flows.images.builder import log_stream
 from flows.images.builder.log_stream import Live
 from tests.support.waiting import wait_until

@@ -11,8 +11,8 @@ from threading import Event, Lock
 
 import pytest
 
-from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.images.builder.slots import slot
 from tests.support.processes import in_a_process

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from flows.catalog.model import Base, BaseConfig
-from flows.core.command import CommandTimeout, ProgramFailed, stopping
+from flows.core.programs.command import CommandTimeout, ProgramFailed, stopping
 from flows.core.settings import Settings
 from flows.images.builder import stage_builder
 from flows.images.builder.context import own_things, uv_program, write_files

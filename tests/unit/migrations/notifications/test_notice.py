@@ -12,8 +12,8 @@ from pydantic import SecretStr
 
 from flows.catalog.model import Access
 from flows.core import hours, operator_alerts
-from flows.core.policy import Mode, SessionPolicy
 from flows.core.settings import Settings
+from flows.core.settings.policy import Mode, SessionPolicy
 from flows.migrations.notifications.notice import (
     ANSWERS,
     Notice,

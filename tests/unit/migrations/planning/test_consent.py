@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flows.core.hours import read_hours
-from flows.core.policy import Mode
+from flows.core.settings.policy import Mode
 from flows.migrations.move import Consent
 from flows.migrations.planning.consent import deadline_if_told, frozen, objection, starting
 from flows.migrations.planning.rollout import Action, Reason

@@ -6,7 +6,7 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.core.errors import RefitError, UnknownName
-from flows.core.policy import Mode
+from flows.core.settings.policy import Mode
 from flows.migrations.planning.plan import moved, plan, plan_named
 from flows.migrations.planning.rollout import Action, Candidate, PlanInput, Reason
 from flows.sessions.activity.evidence import Verdict

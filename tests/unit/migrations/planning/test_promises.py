@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.core.policy import Freeze, Mode, SessionPolicy, Unavailable
+from flows.core.settings.policy import Freeze, Mode, SessionPolicy, Unavailable
 from flows.migrations.planning import wave_gates
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.rollout import (

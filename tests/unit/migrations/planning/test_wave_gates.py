@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.core.policy import RolloutPolicy
+from flows.core.settings.policy import RolloutPolicy
 from flows.migrations.planning.rollout import Health
 from flows.migrations.planning.wave_gates import Approval, Tally, Trial, canary, gates, judge, position, title, wave
 

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from flows.core.hours import read_hours
-from flows.core.policy import Mode
+from flows.core.settings.policy import Mode
 from flows.migrations.planning.rollout import (
     Action,
     Candidate,

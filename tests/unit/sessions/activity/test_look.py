@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from flows.core import spawn
+from flows.core.programs import spawn
 from flows.sessions.activity import inspect_processes
 from flows.sessions.activity.evidence import Look
 from flows.sessions.activity.verdict import PROBE, RESTLESS

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from flows.catalog import load
 from flows.catalog.model import Access
-from flows.core import command
-from flows.core.command import Completed
+from flows.core.programs import command
+from flows.core.programs.command import Completed
 from flows.core.settings import Settings
 from flows.migrations.steps.move_context import room_obstacle
 from flows.sessions.containers import warm_start

@@ -15,8 +15,8 @@ import pytest
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.server import ServerConnection, serve
 
-from flows.core.command import FOREIGN_OUTPUT
 from flows.core.outside import TooLarge
+from flows.core.programs.command import FOREIGN_OUTPUT
 from flows.sessions.ide.asking import ask, client
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from tests.support.waiting import PATIENCE, serving

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Access
-from flows.core import command
+from flows.core.programs import command
 from flows.sessions.ide.pages import OnPage, Windows
 from flows.sessions.model import Session
 from tests.support.simulated.engine import SimulatedEngine

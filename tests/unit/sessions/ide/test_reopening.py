@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from flows.catalog.model import Access
-from flows.core import command
+from flows.core.programs import command
 from flows.migrations.move import Entry, Phase
 from flows.migrations.shutdown_notice import ended_by
 from flows.sessions.activity import supervise

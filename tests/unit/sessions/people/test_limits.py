@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from flows.core.person_limits import PersonLimits
+from flows.core.settings.person_limits import PersonLimits
 from flows.sessions.people.limits import NO_LIMITS, Account, Amounts, OverLimit, Resource, allowed, home, takes
 
 GB = 10**9

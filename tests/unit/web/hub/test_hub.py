@@ -19,7 +19,7 @@ from flows.catalog.model import Access, Profile, Resources
 from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.core.spans import Span
+from flows.core.settings.spans import Span
 from flows.gateway import routes
 from flows.publishing.signatures import Refusal
 from flows.services import doctor_home
@@ -28,8 +28,10 @@ from flows.sessions.overview import Status
 from flows.sessions.store import HomeTaken, Store
 from flows.sessions.wishes import PreferenceStore
 from flows.signing.trust import Doubt
-from flows.web.hub import accounts, admission, authorizer, names, offers, passes, routing, servers
-from flows.web.hub.client import Person
+from flows.web.authorizer import admission, passes, service
+from flows.web.hub import accounts, routing
+from flows.web.people import names, offers, servers
+from flows.web.people.client import Person
 
 ROOT = Path(__file__).parents[4]
 people = st.text(min_size=1, max_size=200).filter(lambda name: "/" not in name) | st.sampled_from(
@@ -124,17 +126,17 @@ def ours(*found: Session) -> dict[str, dict[str, Session]]:
     ],
 )
 def test_the_addresses_of_the_hub_lead_to_sessions_that_are_up_and_to_the_hub_otherwise(path: str, target: str) -> None:
-    assert authorizer.led_to(path, "x=1", ours(session("ada"), session("notes")), frozenset({"ada", "notes"})) == target
+    assert service.led_to(path, "x=1", ours(session("ada"), session("notes")), frozenset({"ada", "notes"})) == target
 
 
 def test_the_hub_is_told_of_what_it_does_not_know_and_of_nothing_twice() -> None:
     known = (Person("ada", False, "", {"notes": True, "old": False}), Person("eve", False, "", {}))
     found = ours(*map(session, ("ada", "notes", "old", "new")))
     up = frozenset({"ada", "notes"})
-    assert authorizer.unknown(known, found, up) == [("ada", "", True), ("ada", "new", False)]
+    assert service.unknown(known, found, up) == [("ada", "", True), ("ada", "new", False)]
     told = (Person("ada", False, "", {"": True, "notes": True, "old": False, "new": False}),)
-    assert authorizer.unknown(told, found, up) == []
-    assert authorizer.unknown(told, found, frozenset({*up, "old"})) == [("ada", "old", True)]
+    assert service.unknown(told, found, up) == []
+    assert service.unknown(told, found, frozenset({*up, "old"})) == [("ada", "old", True)]
 
 
 def test_the_hub_sees_a_server_at_the_gateway_wherever_its_session_is() -> None:

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from traitlets.config import Config
 
 from flows.core.errors import RefitError
-from flows.core.logins import OtherHub
 from flows.core.settings import Settings
+from flows.core.settings.hub_login import OtherHub
 from flows.web.hub import joining
 
 OTHER = OtherHub(api="http://127.0.0.1:8081", public="https://hub.example.org")

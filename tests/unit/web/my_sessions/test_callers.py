@@ -14,11 +14,11 @@ from typing import ClassVar
 import pytest
 
 from flows.core.settings import Settings
-from flows.web.hub.scopes import Scope
 from flows.web.my_sessions import callers
 from flows.web.my_sessions.callers import Callers
 from flows.web.my_sessions.overview import Remembered
 from flows.web.my_sessions.problems import Code, Problem
+from flows.web.people.scopes import Scope
 from tests.support.waiting import PATIENCE, free_port, serving
 
 

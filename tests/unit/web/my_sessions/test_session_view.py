@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flows.core.policy import Mode
+from flows.core.settings.policy import Mode
 from flows.migrations.planning.outlook import Outlook
 from flows.migrations.planning.rollout import Reason
 from flows.sessions.model import Running

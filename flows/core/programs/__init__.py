@@ -1,0 +1,1 @@
+"""Programs: run, started, watched, ended with all their descendants, and on record."""

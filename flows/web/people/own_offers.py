@@ -1,0 +1,68 @@
+"""Offers of people's own profiles: to their owners, and to members of the groups that they are offered to."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection
+
+from flows.catalog import load
+from flows.catalog.model import Catalog
+from flows.core.database import open_database
+from flows.core.formatting import on_a_line
+from flows.core.settings import Settings
+from flows.images.registry import Registry
+from flows.publishing.own_profiles import OwnProfile, OwnProfiles
+from flows.publishing.signatures import Refusal
+from flows.web.people.offers import Image, Offer, newest_images, without_image
+
+_LONGEST = 200  # characters of a text that a person wrote
+
+
+def may_start(own: OwnProfile, person: str, groups: Collection[str]) -> bool:
+    """Whether somebody may start sessions from a profile of a person's own. Pure."""
+    return own.owner == person or not {*own.offered}.isdisjoint(groups)
+
+
+def offers_to(settings: Settings, person: str, groups: Collection[str]) -> tuple[Offer, ...]:
+    """The offers of people's own profiles to somebody, their own first.
+
+    Raises:
+        RefitError: the catalog has mistakes, or the registry doesn't answer.
+    """
+    database = open_database(settings.database)
+    mine = [own for own in OwnProfiles(database).all() if may_start(own, person, groups)]
+    if not mine:
+        return ()
+    catalog, names = load.load_catalog(settings.catalog), [(own.profile, own.release) for own in mine]
+    images = newest_images(names, Registry(settings), settings, database)
+    ordered = sorted(mine, key=lambda own: (own.owner != person, own.profile))
+    return tuple(offer_of(own, images.get((own.profile, own.release)), catalog) for own in ordered)
+
+
+def offer_of(own: OwnProfile, image: Image | Refusal | None, catalog: Catalog) -> Offer:
+    """The offer of a profile whose newest image is known. Pure."""
+    published = image if isinstance(image, Image) else None
+    return Offer(
+        own.profile,
+        own.release,
+        text_of(own, catalog),
+        published,
+        without_image(image),
+        by=own.owner,
+        packages=packages_of(own),
+    )
+
+
+def packages_of(own: OwnProfile) -> tuple[str, ...]:
+    """The names of the Python packages that its recipe asks for. Pure."""
+    pipfiles = [text for path, text in sorted(own.files.items()) if path.endswith("/Pipfile")]
+    asked = [tomllib.loads(text.decode()).get("packages", {}) for text in pipfiles[-1:]]
+    return tuple(sorted(on_a_line(name) for names in asked for name in names))
+
+
+def text_of(own: OwnProfile, catalog: Catalog) -> str:
+    """The text of the form, by its owner's word; parts that the catalog lacks are called by their names. Pure."""
+    ide, _, system, _ = own.profile.split("-")
+    shown = on_a_line(own.files["display.txt"].decode(errors="replace").strip())[:_LONGEST]
+    opens = catalog.ides[ide].display if ide in catalog.ides else ide
+    return f"{opens}, {shown}, {catalog.bases[system].display if system in catalog.bases else system}"

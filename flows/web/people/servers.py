@@ -1,0 +1,225 @@
+"""Servers of the Hub as sessions: which there are, how they begin and end. JupyterHub itself is not needed for that.
+
+A call takes as long as a container needs to start or to stop; the Hub makes it in a thread.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from flows.catalog import load, successors
+from flows.catalog.model import Profile
+from flows.core.database import now, open_database
+from flows.core.errors import RefitError
+from flows.core.leases import held
+from flows.core.settings import Settings
+from flows.migrations.journal import Journal
+from flows.migrations.start_sessions import described, fetch_for_start, make_session, newest_image, start_session
+from flows.publishing.own_profiles import OwnProfiles
+from flows.sessions.homes.volumes import read_wanted
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Running, Session
+from flows.sessions.overview import Status
+from flows.sessions.wishes import PreferenceStore
+from flows.web.people import names
+from flows.web.people.allowance import Allowance
+from flows.web.people.own_offers import may_start
+
+# Seconds. The Hub asks for each server by itself, and Podman answers for all at once.
+_FRESH = 2.0
+# The option by which the authorizer tells the Hub that the session of a server runs.
+RUNS = "runs"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A person's choice on the form: a profile of a release."""
+
+    profile: str
+    release: str
+
+
+def choice_of(options: Mapping[str, object]) -> Wanted | None:
+    """The choice in the options of a server; none: nothing in particular. Pure.
+
+    Raises:
+        RefitError: they aren't those of the form.
+    """
+    release, profile = options.get("release"), options.get("profile")
+    if release is None and profile is None:
+        return None
+    if not (isinstance(release, str) and isinstance(profile, str)):
+        raise RefitError("The options of the server name no profile.", hint='send {"release": …, "profile": …}.')
+    return Wanted(profile, release)
+
+
+class NothingChosen(RefitError):
+    """A server without a session is to start, and nobody has said from which profile."""
+
+    def __init__(self) -> None:
+        super().__init__("No profile was chosen.", hint="choose one on the form.")
+
+
+def is_up(status: Status | None, *, busy: bool, moving: bool) -> bool:
+    """Whether a server counts as running. One that moves or starts does, though its container may be away. Pure.
+
+    Args:
+        status: of its session; none: there is no session.
+        busy: somebody acts on it now.
+        moving: a move of it has not ended.
+    """
+    return bool(status and status.should_run and (status.running is Running.running or busy or moving))
+
+
+class Servers:
+    """The servers of all people."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._database = settings, open_database(settings.database)
+        self.allowance = Allowance(settings, self._database)
+        self._journal, self._lock = Journal(self._database), threading.Lock()
+        self._seen: tuple[float, Mapping[str, Status]] = (-math.inf, {})
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions, for one thread."""
+        return Sessions.open(self._settings, self._database)
+
+    def all(self) -> dict[str, dict[str, Session]]:
+        """Person → name of the server → its session, whether it runs or not."""
+        store, owned = self.sessions.store, defaultdict[str, list[Session]](list)
+        owners = store.owners()
+        for session in store.sessions():
+            if session.name in owners:
+                owned[owners[session.name]].append(session)
+        return {person: names.servers(person, sessions) for person, sessions in owned.items()}
+
+    def session(self, person: str, server: str) -> Session | None:
+        """The session of a server; none: there is none."""
+        return self.all().get(person, {}).get(server)
+
+    def start(self, person: str, server: str, choice: Wanted | None, groups: Collection[str] | None = None) -> str:
+        """Start the session of a server, or make it; one that runs is left alone. Returns the session's name.
+
+        Args:
+            person: whose it is.
+            server: its name for them.
+            choice: the profile of a new one.
+            groups: those that the person is in; none: as the Hub has said last.
+
+        Raises:
+            NothingChosen: there is no session, and no profile was named.
+            OverLimit: it is more than the person may have.
+            RefitError: it can't be made, or doesn't get ready.
+        """
+        try:
+            if (session := self.session(person, server)) is None:
+                return self._make(person, server, choice, groups).name
+            if not self.is_up(session.name):
+                asked = self.allowance.of(session.name)
+                self.allowance.check(person, asked, session.name, groups)
+                fetch_for_start(self._settings, session.name)
+                with self.allowance.within(person, asked, session.name, groups):
+                    self.allowance.bound_home(person, session.name, groups)
+                    start_session(self._settings, session.name)
+            return session.name
+        finally:
+            self._forget()
+
+    def stop(self, session: str) -> None:
+        """Stop a session.
+
+        Raises:
+            RefitError: there is none, or somebody else acts on it.
+        """
+        self.sessions.stop(session)
+        self._forget()
+
+    def remove(self, session: str) -> None:
+        """Remove a session; its home stays, and is its owner's.
+
+        Raises:
+            RefitError: there is none, or somebody else acts on it.
+        """
+        self.sessions.remove(session)
+        self._forget()
+
+    def is_up(self, session: str) -> bool:
+        """Whether a session counts as running."""
+        if not (self.sessions.store.intent(session) or (False,))[0]:
+            return False
+        if is_up(self._statuses(_FRESH).get(session), busy=False, moving=False):
+            return True
+        lease = f"session {session}"
+        busy, moving = lease in held(self._database, lease), bool(self._journal.unfinished(session))
+        # The process that has just brought it up held it until then: so it is looked at after the lease was.
+        return is_up(self._statuses(_FRESH if busy or moving else 0).get(session), busy=busy, moving=moving)
+
+    def runs(self, session: str) -> bool:
+        """Whether the container of a session runs, and ought to."""
+        return is_up(self._statuses(_FRESH).get(session), busy=False, moving=False)
+
+    def _statuses(self, seconds: float) -> Mapping[str, Status]:
+        """How all sessions are, or were at most so many seconds before this was asked."""
+        asked = time.monotonic()
+        with self._lock:
+            at, seen = self._seen
+            if at < asked - seconds:
+                at, seen = time.monotonic(), {status.session.name: status for status in self.sessions.all()}
+                self._seen = at, seen
+            return seen
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._seen = (-math.inf, {})
+
+    def _make(self, person: str, server: str, choice: Wanted | None, groups: Collection[str] | None) -> Session:
+        if choice is None:
+            raise NothingChosen()
+        profile = self._profile(person, choice, groups)
+        image, volumes = newest_image(self._settings, profile), read_wanted(profile.volumes)
+        takes = profile.resources
+        asked = self.allowance.takes(takes.memory or 0, takes.cpus or 0.0, takes.gpus)
+        # Others of this person wait under the lease; the image, which may take minutes, comes before that.
+        self.allowance.check(person, asked, groups=groups)
+        self.sessions.engine.pull(image)
+        with self.allowance.within(person, asked, groups=groups):
+            name, variables = self.free_name(person, server), names.environment(person, server)
+            self.allowance.bound_home(person, name, groups)
+            session = make_session(self._settings, name, profile, image, volumes, variables, owner=person)
+        PreferenceStore(self._database).change(name, person, owner=person)
+        return session
+
+    def _profile(self, person: str, choice: Wanted, groups: Collection[str] | None) -> Profile:
+        """The profile of the catalog, or a person's own that this one may start; others are as if they weren't there.
+
+        Raises:
+            UnknownName: there is none.
+        """
+        own = OwnProfiles(self._database).find(choice.profile)
+        if own and may_start(own, person, self.allowance.groups_of(person, groups)):
+            return described(self._settings, own)
+        catalog = load.load_catalog(self._settings.catalog)
+        return successors.current(catalog, choice.release, choice.profile, now().date())
+
+    def free_name(self, person: str, server: str) -> str:
+        """The name of the session of a new server: the first that nobody else has; homes that were kept count, too.
+
+        Raises:
+            RefitError: all are taken.
+        """
+        store = self.sessions.store
+        sessions, homes, owners = {one.name for one in store.sessions()}, store.homes(), store.owners()
+        for name in names.candidates(person, server):
+            if name not in sessions and (name not in homes or owners.get(name) == person):
+                return name
+        raise RefitError(
+            "There is no name left for this session.",
+            why=f"{' and '.join(names.candidates(person, server))} are taken by sessions or homes of others.",
+            hint="ask the operator of this machine to say whose they are, or choose another name for the server.",
+        )
