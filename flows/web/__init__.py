@@ -1,5 +1,5 @@
 """Pages that people open in a browser beside their IDEs, and how it is known which person opens them.
 
-`hub` runs inside of JupyterHub, the `authorizer` and `my_sessions` beside it. `people` holds the questions to the Hub that all of
-them have.
+`hub` runs inside of JupyterHub, the `authorizer` and `my_sessions` beside it; `people` has the questions that all three
+ask the Hub.
 """
