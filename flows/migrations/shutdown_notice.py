@@ -12,7 +12,7 @@ from flows.migrations.move import Entry, Move, Phase
 from flows.migrations.move_steps import State, StepName
 from flows.sessions.activity.probes import FINAL_PROBE, see
 from flows.sessions.activity.verdict import judge
-from flows.sessions.ide import reopening, terminals
+from flows.sessions.ide import login_notice, reopening, terminals
 from flows.sessions.ide.pages import Windows
 from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions
@@ -82,7 +82,7 @@ def reopen(sessions: Sessions, session: Session, ended: Opened, title: str, more
     """Open again what can be in a session that is back, and tell its person, `more` as well; returns what they read."""
     told = _together(reopening.told(ended, Opened()), more)
     with suppress(RefitError):
-        terminals.leave(sessions.engine, session, "")
+        login_notice.leave(sessions.engine, session, "")
         if isinstance(pages := sessions.pages(session), Windows):
             pages.remove()
     if session.access.protocol != "jupyter":

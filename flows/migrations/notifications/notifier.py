@@ -41,7 +41,7 @@ from flows.sessions.activity.probes import see
 from flows.sessions.activity.verdict import judge
 from flows.sessions.events import Event, Kind
 from flows.sessions.history import History
-from flows.sessions.ide import terminals
+from flows.sessions.ide import login_notice, terminals
 from flows.sessions.inside import folder
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -178,7 +178,7 @@ class Notifier:
             activity = judge(look, session.access.helpers, self._settings.idle_minutes * 60)
             notice = self._notice(line, tuple(evidence.text for evidence in activity.ending), left)
             with suppress(RefitError):  # a home that is full; a file alone tells nobody anyway
-                terminals.leave(self._sessions.engine, session, notice.text)
+                login_notice.leave(self._sessions.engine, session, notice.text)
             at = terminals.watched(look) if again else sorted(look.terminals)
             self._show_at_terminals(session, look, notice, at, outcome)
             self._show_on_pages(session, look, notice, outcome)
@@ -268,7 +268,7 @@ def _withdraw(settings: Settings, sessions: Sessions, history: History, session:
     title, text = called_off(session.name, image)
     history.add(Kind.withdrawn, session=session.name, image=image)
     with suppress(RefitError):  # it is stopped
-        terminals.leave(sessions.engine, session, "")
+        login_notice.leave(sessions.engine, session, "")
         if pages := sessions.pages(session):
             pages.leave_notice(f"{image} off", title, text)
     owner = PreferenceStore(sessions.store.database).of(session.name).owner

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flows.core.formatting import printable
 from flows.sessions.activity.evidence import Look, Process
 from flows.sessions.activity.probes import ProbeSpec, see
 from flows.sessions.activity.program_kinds import SSHD
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session
 
-LEFT = ".local/state/refit/notice"
-"""The file in a home that holds the last notice: snippets/base/files/profile.sh shows it."""
-_LEAVE = f"mkdir -p {LEFT.rpartition('/')[0]} && cat >{LEFT}"
 _LIMIT = 30.0
 # A terminal whose program was stopped takes nothing; a writer would wait for ever.
 _WRITE = """
@@ -39,18 +35,6 @@ def watched(look: Look) -> tuple[str, ...]:
 def _from_outside(process: Process, parent: Process | None) -> bool:
     """Whether a process has its terminal from outside the container, or from an ssh connection."""
     return process.parent == 0 or (parent is not None and parent.argv[0].partition(": ")[0] in SSHD)
-
-
-def leave(engine: Engine, session: Session, text: str) -> None:
-    """Leave a text in the home of a session that runs, which login shells show; without text, what was left goes.
-
-    Raises:
-        RefitError: nothing can be done in the session.
-    """
-    call = _LEAVE if text else f"rm -f {LEFT}"
-    engine.execute(
-        session.container, ["sh", "-c", f"cd && {call}"], stdin=text and f"{printable(text)}\n", limit=_LIMIT
-    )
 
 
 def write(engine: Engine, session: Session, text: str, terminals: Sequence[str]) -> tuple[str, ...]:
