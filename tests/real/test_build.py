@@ -148,7 +148,7 @@ def test_a_pulled_parent_is_as_good_as_a_built_one(
     base: Built, builder: Builder, registry: Registry, registry_server: RegistryServer, tmp_path: Path
 ) -> None:
     child = instructions("RUN echo pulled > /opt/pulled")
-    with private_home(tmp_path / "home", registry_server.port, repository="third") as settings:
+    with private_home(tmp_path / "home", registry_server.port, repository="third", used=False) as settings:
         third = Registry(settings)
         manifest = registry.manifest(registry.stages, base.digest)
         for part in (manifest.document["config"], *manifest.document["layers"]):

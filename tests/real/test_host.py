@@ -29,7 +29,7 @@ from tests.support.waiting import free_port, wait_until
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Settings]:
     """Settings whose home has never been used."""
-    with private_home(tmp_path / "home", free_port()) as settings:
+    with private_home(tmp_path / "home", free_port(), used=False) as settings:
         yield settings
 
 

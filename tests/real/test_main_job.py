@@ -16,16 +16,20 @@ from flows.catalog.tree import PARTS
 from flows.core.programs import command
 from flows.host import tools
 from flows.images.builder.workspace import mounts
-from tests.support.main_job import Person, person, state
+from tests.support.main_job import Person, new_user, state
 from tests.support.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
 from tests.support.waiting import PATIENCE, wait_until
-
-__all__ = ["person"]
-
 
 # The first test waits for everything to be built, on a machine that may have other work.
 pytestmark = pytest.mark.timeout(3 * PATIENCE)
 RELEASE = "2000a"  # the demo's own
+
+
+@pytest.fixture(scope="module", params=["first image", pytest.param("nothing", marks=pytest.mark.long)])
+def person(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
+    """A new user whose registry has the stages of the first image, or nothing."""
+    with new_user(tmp_path_factory, empty=request.param == "nothing") as person:
+        yield person
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from flows.migrations.shutdown_notice import MOVES_NOW
 from flows.sessions.containers.pulls import to_pull
 from flows.sessions.events import Kind
 from flows.sessions.history import History
-from flows.sessions.ide.terminals import LEFT
+from flows.sessions.ide.login_notice import LEFT
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.wishes import PreferenceStore
 from tests.support.machine import RegistryServer, private_home
@@ -44,7 +44,7 @@ NAME, PROFILE, RELEASE = "grace", "light-minimal-deb12-py311", "2026a"
 @pytest.fixture
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("plans") / "home"
-    with private_home(folder, registry_server.port, stop_grace_seconds=3.0) as settings:
+    with private_home(folder, registry_server.port, stop_grace_seconds=3.0, used=False) as settings:
         yield settings
 
 

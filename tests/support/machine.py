@@ -34,11 +34,14 @@ from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.locks import system
 from flows.sessions.containers.networks import SessionNetworks
+from tests.support.used_homes import UsedHome
 from tests.support.variants import variant
 from tests.support.waiting import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
 FIRST = "jupyter-minimal-deb12-py311"
+# None until this process has wanted the first image.
+_USED: list[UsedHome] = []
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,11 @@ def _answers(port: int) -> bool:
 
 @contextmanager
 def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[Settings]:
-    """Settings with a home of their own; in the end its sessions are ended and its storage is removed."""
+    """Settings with a home of their own; in the end its sessions are ended and its storage is removed.
+
+    It is the home of a machine that was used before (tests/support/used_homes.py); with `used=False` it is empty.
+    """
+    used = more.pop("used", True)
     bundle = os.environ.get("SSL_CERT_FILE")
     chosen = {
         "ca_bundle": Path(bundle) if bundle else None,
@@ -89,7 +96,10 @@ def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[S
         **more,
     }
     settings = Settings(home=folder, **chosen)  # type: ignore[arg-type]
-    sign_as_all_tests(settings)
+    if is_ours(settings):
+        sign_as_all_tests(settings)
+        if used and _USED:
+            _USED[0].give(settings)
     try:
         yield settings
     finally:
@@ -108,17 +118,20 @@ def home_with_gateway(folder: Path, registry_port: int) -> Iterator[Settings]:
             services.down(settings)
 
 
+def is_ours(settings: Settings) -> bool:
+    """Whether the home of these settings is for us to fill; another user's is for them."""
+    above = settings.home.parent
+    return not above.exists() or above.stat().st_uid == os.geteuid()
+
+
 def sign_as_all_tests(settings: Settings) -> None:
     """Give a home the key of all tests: what one of them has made counts for the others."""
-    above = settings.home.parent
-    if above.exists() and above.stat().st_uid != os.geteuid():  # another user's home is theirs to fill
-        return
     private = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"the key of all tests").digest())
     write_whole(settings.folder("keys") / "signing.pem", CryptoSigner(private).private_bytes, private=True)
 
 
 def _remove(settings: Settings) -> None:
-    if (settings.home / "containers").exists():
+    if (settings.home / "containers" / "libpod").exists():
         everything = ["rm", "--all", "--force", "--time", "0"]
         command.run([*tools.podman(settings), *everything], root=True, accepted=range(256))
         SessionNetworks(settings).remove()
@@ -152,11 +165,12 @@ def _first_image(temporary: Path) -> Path:
     run = temporary.parent if "PYTEST_XDIST_WORKER" in os.environ else temporary
     images, making = run / "first-image", Path(os.environ.get("REFIT_TEST_IMAGES") or run / "making")
     making.mkdir(parents=True, exist_ok=True)
+    _USED[:] = [UsedHome(run / "used-home")]
     with FileLock(making / "lock"):
         if not images.exists():
-            home = making / "home"
-            with serve_registry(making) as server, private_home(home, server.port) as settings:
-                build_all(Builder(settings, Registry(settings)), _chain(load.load_catalog(ROOT), settings))
+            with serve_registry(making) as server, private_home(making / "home", server.port, used=False) as settings:
+                built = build_all(Builder(settings, Registry(settings)), _chain(load.load_catalog(ROOT), settings))
+                _USED[0].make(settings, built[-1].digest)
             shutil.copytree(making / "images", run / "copying")
             (run / "copying").rename(images)
     return images

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import httpx
 import pytest
 
 from flows.core.settings import Settings
-from tests.support.machine import RegistryServer, private_home
+from tests.support.machine import another_registry, private_home, serve_registry
 from tests.support.waiting import free_port
 
 REFIT = Path(sys.executable).parent / "refit"
@@ -47,18 +48,30 @@ class Person:
         return json.loads(self.types(*words, "--json").stdout)
 
 
-@pytest.fixture(scope="module")
-def person(tmp_path_factory: pytest.TempPathFactory, registry_server: RegistryServer) -> Iterator[Person]:
-    folder = tmp_path_factory.mktemp("person") / "home"
+@contextmanager
+def new_user(factory: pytest.TempPathFactory, *, empty: bool = False) -> Iterator[Person]:
+    """Somebody whose registry has the stages of the first image; with `empty`, nothing."""
+    folder = factory.mktemp("person")
     names = ("prefect_port", "gateway_port", "gateway_api_port", "hub_port", "jump_port")
     ports = {name: free_port() for name in names}
-    # Images that other tests have published in the registry are none of this person's.
-    with private_home(folder, registry_server.port, gateway=True, repository="main-job", **ports) as settings:
+    # Images that other tests have published are none of this person's.
+    registry = serve_registry(folder / "registry") if empty else another_registry(factory)
+    with (
+        registry as server,
+        private_home(folder / "home", server.port, gateway=True, used=not empty, **ports) as settings,
+    ):
         person = Person(settings.model_copy(update={"registry": settings.registry_host}))
         try:
             yield person
         finally:
             person.types("down", "--sessions")
+
+
+@pytest.fixture(scope="module")
+def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
+    """Such a person."""
+    with new_user(tmp_path_factory) as person:
+        yield person
 
 
 def state(prefect: httpx.Client, run: str) -> str:

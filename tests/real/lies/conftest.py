@@ -42,5 +42,5 @@ def workshop(truthful: RegistryServer, tmp_path_factory: pytest.TempPathFactory)
     """A home that builds, and the liar between it and its registry."""
     login = {"registry_user": USER, "registry_password": SecretStr(PASSWORD)}
     folder = tmp_path_factory.mktemp("workshop") / "home"
-    with Liar(truthful.port).serve() as liar, private_home(folder, liar.port, **login) as settings:
+    with Liar(truthful.port).serve() as liar, private_home(folder, liar.port, used=False, **login) as settings:
         yield liar, settings

@@ -112,7 +112,7 @@ def test_a_program_whose_registry_is_busy_is_run_again(
         assert refused
         return
     login = {"registry_user": USER, "registry_password": SecretStr(PASSWORD)}
-    with private_home(tmp_path / "home", liar.port, **login) as elsewhere:
+    with private_home(tmp_path / "home", liar.port, used=False, **login) as elsewhere:
         liar.lie = busy
         assert not build(elsewhere, ABOVE, below).reused
     assert refused == ["GET"]
