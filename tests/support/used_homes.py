@@ -11,8 +11,8 @@ import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from flows.core import command
 from flows.core.atomic_files import write_whole
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
 
