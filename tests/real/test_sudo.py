@@ -102,7 +102,7 @@ def left(note: Path) -> list[int]:
 THREADED = f"""
 import signal, sys, time
 from concurrent.futures import ThreadPoolExecutor
-from flows.core import command
+from flows.core.programs import command
 
 def leave(*_):
     raise SystemExit(7)
@@ -129,7 +129,8 @@ def test_a_signal_ends_what_all_threads_run_as_root(user: User, tmp_path: Path) 
 
 BUILDING = f"""
 import sys
-from flows.core import command, settings
+from flows.core import settings
+from flows.core.programs import command
 from flows.host import tools
 from flows.images.builder.workspace import workspace
 mine = settings.load()
@@ -201,7 +202,8 @@ def test_cancelling_ends_the_programs_that_a_run_runs_as_root(prefect: httpx.Cli
 
 HOMES = """
 from pathlib import Path
-from flows.core import command, settings
+from flows.core import settings
+from flows.core.programs import command
 from flows.catalog.model import Access
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.model import Session
