@@ -12,7 +12,7 @@ from statistics import quantiles
 from bench.results import Row, seconds_of
 from flows.core.programs import command
 from flows.core.settings import Settings
-from flows.migrations import snapshot_actions
+from flows.migrations.snapshots import snapshot_actions
 from flows.sessions.homes.pool import Pool
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session

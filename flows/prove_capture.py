@@ -17,7 +17,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
 from flows.lock_requirements import lock_requirements
-from flows.migrations.clone_session import Wish, clone
+from flows.migrations.snapshots.clone_session import Wish, clone
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import caller

@@ -22,10 +22,10 @@ with lazily(globals()):
     from flows.core.database import open_database
     from flows.core.settings import Settings, load
     from flows.images.registry import Registry
-    from flows.migrations import snapshots_of_moves
     from flows.migrations.journal import Journal
     from flows.migrations.planning.plan import moved
     from flows.migrations.rehearsal import rehearse
+    from flows.migrations.snapshots import snapshots_of_moves
     from flows.migrations.targets import targets
     from flows.publishing.publish import access_of
     from flows.publishing.signatures import Publications

@@ -18,11 +18,11 @@ from flows.core.lazily import lazily
 with lazily(globals()):
     from flows.cli import screen, tables
     from flows.core.settings import load
-    from flows.migrations import clone_session, snapshot_actions
-    from flows.migrations import roll_back as rolling_back
-    from flows.migrations.clone_session import Wish
-    from flows.migrations.roll_back import Foreseen
-    from flows.migrations.snapshot_actions import Listed
+    from flows.migrations.snapshots import clone_session, snapshot_actions
+    from flows.migrations.snapshots import roll_back as rolling_back
+    from flows.migrations.snapshots.clone_session import Wish
+    from flows.migrations.snapshots.roll_back import Foreseen
+    from flows.migrations.snapshots.snapshot_actions import Listed
     from flows.migrations.switch_profile import go_back
     from flows.sessions.lifecycle import Sessions
     from flows.sessions.snapshots.model import Snapshot

@@ -10,7 +10,7 @@ from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.clone_session import Wish, clone
+from flows.migrations.snapshots.clone_session import Wish, clone
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.model import Running
 from tests.support.killing import NAME, furnished

@@ -16,13 +16,13 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations import snapshot_schedule
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import State
 from flows.migrations.previous_containers import clear
 from flows.migrations.results import Result
+from flows.migrations.snapshots import snapshot_schedule
 from flows.sessions.containers.warm_start import NAME as HOME
 from flows.sessions.containers.warm_start import Slots, _bind, _unbind
 from flows.sessions.lifecycle import Sessions

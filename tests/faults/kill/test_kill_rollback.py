@@ -15,10 +15,10 @@ from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations import snapshot_actions
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import STEPS, State
 from flows.migrations.planning.rollout import Action, Decision
+from flows.migrations.snapshots import snapshot_actions
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.snapshots.model import Kind, Snapshot
 from tests.support.killing import BEFORE_AND_AFTER, NAME, Scene, furnished, move_until_killed, resume

@@ -12,7 +12,7 @@ import pytest
 
 from flows.core.errors import RefitError
 from flows.core.programs import command
-from flows.migrations import snapshot_actions
+from flows.migrations.snapshots import snapshot_actions
 from flows.sessions.homes.cloning import draft_of
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.volumes import Wanted

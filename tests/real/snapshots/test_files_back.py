@@ -8,7 +8,7 @@ import pytest
 
 from flows.core.errors import RefitError
 from flows.core.programs import command
-from flows.migrations import snapshot_actions
+from flows.migrations.snapshots import snapshot_actions
 from flows.sessions.homes.pool import Pool
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session

@@ -10,7 +10,7 @@ import pytest
 from flows.core.errors import RefitError
 from flows.core.programs import command
 from flows.core.settings import Settings
-from flows.migrations import snapshot_actions
+from flows.migrations.snapshots import snapshot_actions
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.lifecycle import Sessions
 from tests.support.homes_alone import added, opened

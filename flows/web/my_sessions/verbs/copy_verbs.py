@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pydantic import Field, JsonValue
 
 from flows.core.formatting import on_a_line
-from flows.migrations import clone_session, snapshot_actions
-from flows.migrations.clone_session import Wish
+from flows.migrations.snapshots import clone_session, snapshot_actions
+from flows.migrations.snapshots.clone_session import Wish
 from flows.sessions.wishes import PreferenceStore
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.problems import Code, Problem

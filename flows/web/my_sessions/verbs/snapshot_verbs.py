@@ -7,8 +7,8 @@ from datetime import datetime
 
 from pydantic import Field
 
-from flows.migrations import snapshot_actions
-from flows.migrations.roll_back import InUse, roll_back
+from flows.migrations.snapshots import snapshot_actions
+from flows.migrations.snapshots.roll_back import InUse, roll_back
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.problems import Code, Problem
 from flows.web.my_sessions.session_view import MySession

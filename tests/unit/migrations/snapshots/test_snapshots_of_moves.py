@@ -8,7 +8,7 @@ import pytest
 
 from flows.core.errors import RefitError, UnknownName
 from flows.migrations.move_steps import State
-from flows.migrations.snapshots_of_moves import drop, kept, take_back
+from flows.migrations.snapshots.snapshots_of_moves import drop, kept, take_back
 from flows.sessions.model import Session
 from tests.support.simulated.fleet import Fleet
 from tests.support.simulated.upsets import IMAGES

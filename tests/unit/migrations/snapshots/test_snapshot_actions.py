@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from flows.core.errors import RefitError, UnknownName
-from flows.migrations import snapshot_actions
+from flows.migrations.snapshots import snapshot_actions
 from flows.sessions.events import Kind as Event
 from flows.sessions.history import History
 from flows.sessions.homes.space_reservation import NoRoom

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.core.settings.policy import SnapshotPolicy
-from flows.migrations import snapshot_actions, snapshot_schedule
+from flows.migrations.snapshots import snapshot_actions, snapshot_schedule
 from flows.sessions.model import Session
 from flows.sessions.snapshots.model import Kind, Snapshot
 from flows.sessions.snapshots.records import SnapshotRecords

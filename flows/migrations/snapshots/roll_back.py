@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.migrations import snapshot_actions
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.results import Result
+from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.switch_profile import as_before, leave_alone
 from flows.sessions.activity import probes
 from flows.sessions.activity.seen import work_in

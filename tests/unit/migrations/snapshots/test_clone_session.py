@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flows.core.errors import RefitError, UnknownName
-from flows.migrations import snapshot_actions
-from flows.migrations.clone_session import Wish, clone
+from flows.migrations.snapshots import snapshot_actions
+from flows.migrations.snapshots.clone_session import Wish, clone
 from flows.sessions.model import IllegalName, Running, Session
 from flows.sessions.store import NameTaken
 from tests.support.simulated.fleet import Fleet, fleet

@@ -12,8 +12,8 @@ from flows.core.progress import reported
 from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.images.registry import Registry
-from flows.migrations import snapshot_actions
 from flows.migrations.planning.plan import moved
+from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.start_sessions import named, newest_image
 from flows.migrations.switch_profile import of_profile
 from flows.publishing.publish import access_of
