@@ -9,10 +9,10 @@ import pytest
 
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings.policy import Mode
-from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.move_steps import State
 from flows.migrations.recovery import recover_all
 from flows.migrations.results import Result
+from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.snapshots.roll_back import InUse, foresee, roll_back
 from flows.sessions.model import Running, Session
 from flows.sessions.snapshots.model import Kind
