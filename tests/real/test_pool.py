@@ -17,7 +17,7 @@ from flows.core.errors import RefitError
 from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.services import doctor_sessions
-from flows.sessions.homes import own_limits, subvolumes
+from flows.sessions.homes import person_home_limits, subvolumes
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.model import Session
@@ -251,12 +251,12 @@ def test_a_limit_can_be_raised_and_taken_away(bounded: LocalHomes, settings: Set
 
 
 def test_a_home_has_the_limit_of_its_person_and_others_the_general_one(bounded: LocalHomes, settings: Settings) -> None:
-    own_limits.choose(settings, "ana", 20_000_000)
+    person_home_limits.choose(settings, "ana", 20_000_000)
     ana, ben = session_of(bounded), session_of(bounded, "ben")
     write_as_owner(ben.home, "his", 30)
     with pytest.raises(command.ProgramFailed, match="quota exceeded"):
         write_as_owner(ana.home, "a", 30)
-    own_limits.choose(settings, "ana", 100_000_000)  # as after a change of groups
+    person_home_limits.choose(settings, "ana", 100_000_000)  # as after a change of groups
     bounded.make("ana", UID)
     write_as_owner(ana.home, "a", 60)
     bounded.copy(ana, "move")
@@ -266,11 +266,11 @@ def test_a_home_has_the_limit_of_its_person_and_others_the_general_one(bounded: 
     spare = bounded.spare(ana, ana.home.parent / "spare", 0)
     write_as_owner(spare.home, "b", 20)  # a rehearsal has room for what its session has
     bounded.remove("ana")
-    assert own_limits.of(settings, "ana") is None
+    assert person_home_limits.of(settings, "ana") is None
 
 
 def test_the_part_of_its_limit_that_a_home_takes_is_told(bounded: LocalHomes, settings: Settings) -> None:
-    own_limits.choose(settings, "ana", 80_000_000)
+    person_home_limits.choose(settings, "ana", 80_000_000)
     ana, ben = session_of(bounded), session_of(bounded, "ben")
     [before] = bounded.disk_use(ana)
     assert before.allowed == 80_000_000 and before.volume == ""

@@ -13,7 +13,7 @@ from flows.core.errors import RefitError
 from flows.core.formatting import megabytes
 from flows.core.programs import command
 from flows.core.settings import Settings
-from flows.sessions.homes import cloning, copying, own_limits
+from flows.sessions.homes import cloning, copying, person_home_limits
 from flows.sessions.homes.group_access import open_to_group
 from flows.sessions.homes.home_snapshots import HomeSnapshots
 from flows.sessions.homes.space_reservation import NoRoom, lacking, reserved
@@ -176,7 +176,7 @@ class LocalHomes(HomeSnapshots):
             doomed += folders
         for folder in doomed:
             copying.remove(folder)
-        own_limits.choose(self._limits_of, name, None)
+        person_home_limits.choose(self._limits_of, name, None)
 
     def copy_to_pool(self, session: Session) -> Session:
         """Copy home and volumes of a session that is stopped into the pool, and compare every byte.

@@ -24,7 +24,7 @@ from flows.core.programs import command
 from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.host import mounts, tools
-from flows.sessions.homes import disk_quotas, own_limits, subvolumes
+from flows.sessions.homes import disk_quotas, person_home_limits, subvolumes
 from flows.sessions.homes.btrfs_send import touched
 
 logger = logging.getLogger("refit.sessions")
@@ -172,9 +172,9 @@ class Pool:
         general = self.general_limit
         kind, name, *_ = (*folder.relative_to(self.folder).parts, "")
         if kind == self.rehearsals.name:
-            own = own_limits.largest(self._settings)
+            own = person_home_limits.largest(self._settings)
             return 0 if 0 in (own, general) else max(own or 0, general)
-        own = own_limits.of(self._settings, name)
+        own = person_home_limits.of(self._settings, name)
         return general if own is None else own
 
     def _share(self, share: float) -> int:

@@ -17,7 +17,7 @@ from flows.core.errors import RefitError
 from flows.core.progress import Report
 from flows.core.settings import Settings, load
 from flows.sessions.model import Session
-from flows.sessions.people.limits import OverLimit
+from flows.sessions.people.person_limits import OverLimit
 from flows.web.hub import leaving
 from flows.web.people import offers, own_offers
 from flows.web.people.servers import RUNS, Servers, choice_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.core.errors import RefitError, UnknownName
 from flows.core.leases import LeaseTaken
-from flows.sessions.people.limits import OverLimit
+from flows.sessions.people.person_limits import OverLimit
 
 
 class Code(StrEnum):

@@ -27,8 +27,8 @@ from flows.sessions.model import Running, Session
 from flows.sessions.overview import Status
 from flows.sessions.wishes import PreferenceStore
 from flows.web.people import names
-from flows.web.people.allowance import Allowance
 from flows.web.people.own_offers import may_start
+from flows.web.people.person_limits import Allowance
 
 # Seconds. The Hub asks for each server by itself, and Podman answers for all at once.
 _FRESH = 2.0

@@ -18,7 +18,7 @@ from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.overview import Lookout
 from flows.web.my_sessions.problems import Code, Problem
 from flows.web.my_sessions.session_view import MySession, State
-from flows.web.people.allowance import Allowance
+from flows.web.people.person_limits import Allowance
 from flows.web.people.scopes import Scope
 
 _COMPARED_AT_ONCE = 2

@@ -13,7 +13,7 @@ from flows.sessions.wishes import PreferenceStore
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.problems import Code, Problem
 from flows.web.my_sessions.session_view import MySession
-from flows.web.my_sessions.verbs import limit_verbs
+from flows.web.my_sessions.verbs import person_limit_verbs
 from flows.web.my_sessions.verbs.context import EVERY, ONE, Parameters, Verb, VerbContext
 from flows.web.my_sessions.verbs.create_verbs import SERVER_NAME
 from flows.web.my_sessions.verbs.own_verbs import Chosen, check_offered
@@ -120,7 +120,7 @@ def _clone(context: VerbContext, caller: Caller, name: str, asked: ToClone) -> M
     if asked.profile:
         offer = check_offered(context, caller, Chosen(profile=asked.profile, release=asked.release))
         takes = context.allowance.takes(offer.memory, offer.cpus, offer.gpus)
-    limit_verbs.check(context, caller, takes)
+    person_limit_verbs.check(context, caller, takes)
     new = servers.free_name(caller.person, asked.server)
     variables = names.environment(caller.person, asked.server)
     wish = Wish(new, asked.profile, asked.release, asked.snapshot, asked.force, variables)

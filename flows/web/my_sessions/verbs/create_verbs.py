@@ -10,7 +10,7 @@ from pydantic import Field
 from flows.gateway import routes
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.problems import Code, Problem
-from flows.web.my_sessions.verbs import limit_verbs
+from flows.web.my_sessions.verbs import person_limit_verbs
 from flows.web.my_sessions.verbs.context import Verb, VerbContext
 from flows.web.my_sessions.verbs.own_verbs import Chosen, check_offered
 from flows.web.people.client import HubClient
@@ -51,7 +51,7 @@ def _create(context: VerbContext, caller: Caller, _: str, asked: ToCreate) -> Be
         raise Problem(
             Code.refused, f"You have that session already: {session.name}.", hint="choose another name, or start it."
         )
-    limit_verbs.check(context, caller, context.allowance.takes(offer.memory, offer.cpus, offer.gpus))
+    person_limit_verbs.check(context, caller, context.allowance.takes(offer.memory, offer.cpus, offer.gpus))
     options = {"release": asked.release, "profile": asked.profile}
     HubClient(context.settings).note(caller.person, asked.server, options)
     words = filter(None, (caller.person, asked.server))

@@ -17,7 +17,7 @@ from flows.sessions.people.entitlements import Role
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.problems import Code, Problem
 from flows.web.my_sessions.session_view import MySession
-from flows.web.my_sessions.verbs import limit_verbs
+from flows.web.my_sessions.verbs import person_limit_verbs
 from flows.web.my_sessions.verbs.context import DOWN, ONE, UP, Nothing, Parameters, Verb, VerbContext
 from flows.web.people import offers, own_offers
 from flows.web.people.scopes import Scope
@@ -101,7 +101,7 @@ def _show(context: VerbContext, caller: Caller, name: str, _: Nothing) -> MySess
 def _start(context: VerbContext, caller: Caller, name: str, _: Nothing) -> MySession:
     context.mine(caller, name)
     asked = context.allowance.of(name)
-    limit_verbs.check(context, caller, asked, name)
+    person_limit_verbs.check(context, caller, asked, name)
 
     def work() -> str:
         fetch_for_start(context.settings, name)
@@ -143,7 +143,7 @@ def _change_profile(context: VerbContext, caller: Caller, name: str, chosen: Cho
         raise Problem(Code.refused, "The session doesn't run.", hint="start it first; then it can be moved.")
     offer = check_offered(context, caller, chosen)
     asked = context.allowance.takes(offer.memory, offer.cpus, offer.gpus)
-    limit_verbs.check(context, caller, asked, name)
+    person_limit_verbs.check(context, caller, asked, name)
 
     def work() -> str:
         fetch_for_switch(context.settings, chosen.profile, chosen.release)

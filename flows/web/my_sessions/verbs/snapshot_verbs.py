@@ -12,7 +12,7 @@ from flows.migrations.snapshots.roll_back import InUse, roll_back
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.problems import Code, Problem
 from flows.web.my_sessions.session_view import MySession
-from flows.web.my_sessions.verbs import limit_verbs
+from flows.web.my_sessions.verbs import person_limit_verbs
 from flows.web.my_sessions.verbs.context import EVERY, ONE, Nothing, Parameters, Verb, VerbContext
 from flows.web.people.scopes import Scope
 
@@ -96,7 +96,7 @@ def _roll_back(context: VerbContext, caller: Caller, name: str, asked: ToGoBack)
             hint="give the session's name as `confirm`.",
         )
     takes = context.allowance.of(name)
-    limit_verbs.check(context, caller, takes, name)
+    person_limit_verbs.check(context, caller, takes, name)
 
     def work() -> str:
         try:

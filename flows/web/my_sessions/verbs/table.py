@@ -7,9 +7,9 @@ from flows.web.my_sessions.verbs import (
     access_verbs,
     copy_verbs,
     create_verbs,
-    limit_verbs,
     operator_verbs,
     own_verbs,
+    person_limit_verbs,
     snapshot_verbs,
     ssh_verbs,
     update_verbs,
@@ -18,7 +18,7 @@ from flows.web.my_sessions.verbs.context import Verb
 
 VERBS: tuple[Verb, ...] = (
     *own_verbs.VERBS,
-    *limit_verbs.VERBS,
+    *person_limit_verbs.VERBS,
     *create_verbs.VERBS,
     *update_verbs.VERBS,
     *snapshot_verbs.VERBS,

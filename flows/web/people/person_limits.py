@@ -11,10 +11,10 @@ from sqlalchemy import Engine
 from flows.core.leases import lease
 from flows.core.settings import Settings
 from flows.host import tools
-from flows.sessions.homes import own_limits
+from flows.sessions.homes import person_home_limits
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.people import limits, rights
-from flows.sessions.people.limits import NO_LIMITS, Account, Amounts, Homes
+from flows.sessions.people import person_limits, rights
+from flows.sessions.people.person_limits import NO_LIMITS, Account, Amounts, Homes
 from flows.sessions.store import Store
 from flows.web.people.offers import Offer
 
@@ -52,7 +52,7 @@ class Allowance:
             of_all = round(settings.kubernetes.memory_gb * 1e9), settings.kubernetes.cpus
         else:
             of_all = tools.session_memory(settings), 0.0
-        return limits.takes(memory or of_all[0], cpus or of_all[1], gpus, runs=runs)
+        return person_limits.takes(memory or of_all[0], cpus or of_all[1], gpus, runs=runs)
 
     def of(self, name: str) -> Amounts:
         """The amounts of a session once it runs.
@@ -68,14 +68,14 @@ class Allowance:
         store = Store(self.database)
         owned = {name for name, owner in store.owners().items() if owner == person}
         of_sessions = owned & {one.name for one in store.sessions()}
-        own = limits.home(self.settings.person_limits, self.groups_of(person, groups))
+        own = person_limits.home(self.settings.person_limits, self.groups_of(person, groups))
         most = Sessions.open(self.settings, self.database).homes.disk_limit(own)
         return Homes(len(owned), len(owned - of_sessions), most)
 
     def bound_home(self, person: str, session: str, groups: Collection[str] | None = None) -> None:
         """Let the home of a person's session take as much as they may have, from its next start on."""
-        own_limits.choose(
-            self.settings, session, limits.home(self.settings.person_limits, self.groups_of(person, groups))
+        person_home_limits.choose(
+            self.settings, session, person_limits.home(self.settings.person_limits, self.groups_of(person, groups))
         )
 
     def why_not_another(self, account: Account, offer: Offer) -> str:
@@ -124,7 +124,7 @@ class Allowance:
             yield
 
     def _allowed(self, person: str, groups: Collection[str] | None) -> Amounts:
-        return limits.allowed(self.settings.person_limits, self.groups_of(person, groups))
+        return person_limits.allowed(self.settings.person_limits, self.groups_of(person, groups))
 
     def groups_of(self, person: str, groups: Collection[str] | None) -> Collection[str]:
         """The groups of a person: these, or if there are none, as the Hub has said last."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from flows.core.settings.person_limits import PersonLimits
-from flows.sessions.people.limits import NO_LIMITS, Account, Amounts, OverLimit, Resource, allowed, home, takes
+from flows.sessions.people.person_limits import NO_LIMITS, Account, Amounts, OverLimit, Resource, allowed, home, takes
 
 GB = 10**9
 LIMITS = PersonLimits.model_validate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from flows.sessions.people.limits import Account, Amounts, Homes, Resource
+from flows.sessions.people.person_limits import Account, Amounts, Homes, Resource
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.verbs.context import Nothing, Verb, VerbContext
 from flows.web.people.scopes import Scope

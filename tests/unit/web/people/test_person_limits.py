@@ -18,14 +18,14 @@ from flows.core.settings import Settings
 from flows.core.settings.spans import Span
 from flows.sessions.model import Session
 from flows.sessions.people import rights
-from flows.sessions.people.limits import Homes, OverLimit
+from flows.sessions.people.person_limits import Homes, OverLimit
 from flows.sessions.store import Store
 from flows.web.my_sessions import problems
 from flows.web.my_sessions.problems import Code
-from flows.web.my_sessions.verbs import limit_verbs
+from flows.web.my_sessions.verbs import person_limit_verbs
 from flows.web.people import servers
-from flows.web.people.allowance import Allowance
 from flows.web.people.offers import Offer
+from flows.web.people.person_limits import Allowance
 
 GB = 10**9
 Make = Callable[..., Allowance]
@@ -73,7 +73,7 @@ def test_sessions_of_others_and_what_is_stopped_take_nothing(make: Make) -> None
     add(allowance, "notes", "ada", runs=False)
     add(allowance, "eve", "eve")
     add(allowance, "shell", "")
-    told = limit_verbs.told(allowance.account("ada"), allowance.homes("ada"))
+    told = person_limit_verbs.told(allowance.account("ada"), allowance.homes("ada"))
     assert told.homes == Homes(2, 0, None) and "home" not in told.text  # homes in folders have no limit
     assert [(one.resource.value, one.used, one.allowed) for one in told.limits] == [
         ("sessions", 2, None),
