@@ -200,7 +200,7 @@ def configure_ssh(
     asked = urlencode({"host": host, "port": port, "forward_agent": str(forward_agent).lower()})
     told = ask("GET", f"/ssh-config?{asked}")
     # The lines are made here: some of those that ssh understands would run a program on this machine.
-    way = client_files.told(told["host"], told["port"], told["key"], told["keys"])
+    way = client_files.told(told["host"], told["port"], told["key"], told["keys"], told.get("authority", ""))
     files = way.files(forward_agent=forward_agent)
     if write:
         for file in client_files.write(files, Path.home() / ".ssh"):

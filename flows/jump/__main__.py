@@ -20,6 +20,8 @@ from flows.core.settings import load
 from flows.core.waiting import forever
 from flows.host.sockets import private_listener
 from flows.jump.authorized_keys_socket import Door
+from flows.jump.certificates import LOOK_SECONDS as CERTIFICATE_SECONDS
+from flows.jump.certificates import Certificates
 from flows.jump.guests import Guests
 from flows.jump.keeper import LOOK_SECONDS, Keeper
 from flows.jump.sandbox import Sandbox
@@ -58,11 +60,13 @@ def main() -> None:
     settings = load()
     database, sandbox = open_database(settings.database), Sandbox(settings)
     sandbox.prepare()
-    keeper = Keeper(settings, database, Sessions.open(settings, database).ssh, sandbox)
+    certificates = Certificates(settings, database)
+    keeper = Keeper(settings, database, Sessions.open(settings, database).ssh, sandbox, certificates)
     keeper.look()
     door = Door(sandbox.socket, settings.jump_uid, keeper.answer)
     threading.Thread(target=door.serve_forever, daemon=True).start()
     looks = Repeated(keeper.look, LOOK_SECONDS)
+    Repeated(certificates.look, CERTIFICATE_SECONDS)
     Repeated(Guests(settings, database).look, GUESTS_SECONDS)
     sshd = sandbox.start()
 

@@ -71,11 +71,12 @@ def way(settings: Settings, person: str, *, host: str = "", port: int = 0) -> Wa
     entitlements = rights.entitlements(settings, database)
     ssh = Sessions.open(settings, database).ssh
     here = settings.seen_from_here.strip("[]")
-    jump = JumpHost(host or here, port or settings.jump_port, Sandbox(settings).host_key())
+    own = Sandbox(settings).host_key()
+    jump = JumpHost(host or here, port or settings.jump_port, own, ssh.certificates.authority())
     return Way(jump, {name: key for name in entitlements.usable_by(person) if (key := ssh.host_key(name))})
 
 
-def told(host: str, port: int, key: str, keys: Mapping[str, str]) -> Way:
+def told(host: str, port: int, key: str, keys: Mapping[str, str], authority: str = "") -> Way:
     """The way as another Refit tells it, whose words become lines of files here. Pure.
 
     Raises:
@@ -88,7 +89,8 @@ def told(host: str, port: int, key: str, keys: Mapping[str, str]) -> Way:
         [one] = read_keys(text.partition("\n")[0], "what that Refit says")
         return one
 
-    return Way(JumpHost(host, port, read(key)), {check_name(name): read(one) for name, one in keys.items()})
+    jump = JumpHost(host, port, read(key), read(authority) if authority else None)
+    return Way(jump, {check_name(name): read(one) for name, one in keys.items()})
 
 
 def write(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:

@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 from flows.core.errors import RefitError
 from flows.core.leases import LeaseTaken
 from flows.core.settings import Settings
+from flows.jump import direct
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import SSH_PORT, Running
 from flows.sessions.people import rights
@@ -52,6 +53,7 @@ class Guests:
         self._settings, self._database = settings, database
         self._keys = PersonKeys(database)
         self._applied: dict[str, tuple[PublicKey, ...]] = {}
+        self._connected = direct.connected()
         self._seen: tuple[object, ...] = ()
         self._allowed: Keys = {}
         self._not_before: dict[str, float] = {}
@@ -73,6 +75,8 @@ class Guests:
         try:
             if not self._is_there(sessions, name, keys):
                 self._bring(sessions, name, keys)
+            elif name not in self._applied and sessions.ssh.addresses().get(name) in self._connected:
+                direct.end_quietly(sessions, name)  # a process before this one may have died between key and connection
             self._applied[name] = keys
         except LeaseTaken:
             logger.info("the keys of %s wait: somebody acts on it", name)
@@ -98,8 +102,11 @@ class Guests:
     def _bring(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> None:
         with sessions.alone(name, _LEASE_SECONDS):
             session = sessions.store.session(name)
-            if sessions.ssh.people_keys(name) != keys:
+            before = sessions.ssh.people_keys(name)
+            if before != keys:
                 sessions.ssh.authorize_people(session, keys)
+            if {key.body for key in before} - {key.body for key in keys}:
+                direct.end_quietly(sessions, name)
             # One that had no key yet runs without sshd.
             if keys and sessions.running(session) is Running.running:
                 host, _ = sessions.engine.address(session.container, SSH_PORT)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from sqlalchemy import Engine
 
 from flows.core.settings import Settings
 from flows.jump import rules
+from flows.jump.certificates import Certificates
 from flows.jump.rules import Login
 from flows.jump.sandbox import Sandbox
 from flows.sessions.model import SSH_PORT
@@ -29,6 +31,9 @@ from flows.sessions.ssh.session_access import Ssh
 logger = logging.getLogger("refit.jump")
 
 LOOK_SECONDS = 0.5
+# Seconds for which logins wait for a session that has just gone. sshd waits for ten for an answer about a key.
+AWAY_SECONDS = 8.0
+_PAUSE = 0.1
 # Connections that a person may have at a time. More than there can be logins under way: they are counted as well, and
 # somebody who only knows a public key can begin one.
 MOST_CONNECTIONS = 64
@@ -45,12 +50,17 @@ class Connection:
 class Keeper:
     """The people who are in, and those who may be."""
 
-    def __init__(self, settings: Settings, database: Engine, ssh: Ssh, sandbox: Sandbox) -> None:
+    def __init__(
+        self, settings: Settings, database: Engine, ssh: Ssh, sandbox: Sandbox, certificates: Certificates
+    ) -> None:
         self._settings, self._database, self._ssh, self._sandbox = settings, database, ssh, sandbox
+        self._certificates = certificates
         self._keys, self._grants = PersonKeys(database), Grants(database)
         self._connections: dict[int, Connection] = {}
         self._lock = threading.Lock()
         self._hosts = ""
+        self._led: dict[str, str] = {}
+        self._away: dict[str, float] = {}
 
     def answer(self, fingerprint: str, process: psutil.Process) -> str:
         """The line of `authorized_keys` for a key that is offered; empty: it lets nobody in.
@@ -65,6 +75,7 @@ class Keeper:
         if not entitlements.has_account(key.person):
             return ""
         sessions = rules.chosen(entitlements.usable_by(key.person))
+        self._wait_for(sessions)
         login = Login(key.person, fingerprint, frozenset(sessions))
         with self._lock:
             self._drop_ended()
@@ -105,8 +116,17 @@ class Keeper:
             self._drop_ended()
             return tuple(one.login for one in self._connections.values())
 
+    def _wait_for(self, sessions: Collection[str]) -> None:
+        """Let a login wait for a session that was here a moment ago: it moves, and is back within seconds."""
+        while any(time.monotonic() - self._away.get(name, -AWAY_SECONDS) < AWAY_SECONDS for name in sessions):
+            time.sleep(_PAUSE)
+
     def _write_hosts(self, addresses: Mapping[str, str]) -> None:
-        text = rules.hosts(addresses)
+        led, now = self._certificates.ready(addresses), time.monotonic()
+        left = dict.fromkeys(self._led.keys() - led.keys(), now)
+        self._away = {name: since for name, since in (self._away | left).items() if name not in led}
+        self._led = led
+        text = rules.hosts(led)
         if text != self._hosts:
             self._sandbox.lead(text)
             self._hosts = text

@@ -28,11 +28,13 @@ class JumpHost:
     Attributes:
         host, port: as their machines reach it.
         key: its host key.
+        authority: the key that signs the host keys of sessions; none: those of an older Refit are signed by nobody.
     """
 
     host: str
     port: int
     key: PublicKey
+    authority: PublicKey | None = None
 
 
 def configuration(jump: JumpHost, *, forward_agent: bool = False) -> str:
@@ -64,8 +66,13 @@ def configuration(jump: JumpHost, *, forward_agent: bool = False) -> str:
 
 
 def known_hosts(jump: JumpHost, sessions: Mapping[str, PublicKey]) -> str:
-    """The lines for `known_hosts`: of the jump host, and of sessions by name."""
+    """The lines for `known_hosts`: of the jump host, of the authority for all sessions, and of sessions by name.
+
+    The last are for sessions whose sshd was started before there were certificates.
+    """
     lines = [f"{JUMP_NAME} {jump.key.kind} {jump.key.body}\n"]
+    if signer := jump.authority:
+        lines.append(f"@cert-authority [*.{DOMAIN}]:{SSH_PORT} {signer.kind} {signer.body}\n")
     lines += [f"[{host_name(name)}]:{SSH_PORT} {key.kind} {key.body}\n" for name, key in sorted(sessions.items())]
     return "".join(lines)
 

@@ -7,6 +7,7 @@ its host key, and a port of the forwarder, with its first key, and keeps both un
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Sequence
 from functools import partial
@@ -21,7 +22,9 @@ from flows.core.waiting import retry
 from flows.sessions.engine import Engine
 from flows.sessions.model import SSH_PORT, USER, Session, check_name
 from flows.sessions.podman_only import only_on_podman
+from flows.sessions.ssh import host_certificates
 from flows.sessions.ssh.forwarder import Forwarder
+from flows.sessions.ssh.host_certificates import HostCertificates
 from flows.sessions.ssh.keys import PublicKey, read_keys
 from flows.sessions.store import Exhausted
 
@@ -34,6 +37,7 @@ AUTHORIZED = "authorized_keys"
 _PEOPLE = "# people who may use this session\n"
 LOGIN_SECONDS = 15.0
 _POLL_SECONDS = 0.2
+logger = logging.getLogger("refit.sessions")
 
 
 def lets_in(folder: Path) -> bool:
@@ -47,7 +51,7 @@ class Ssh:
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self._settings, self._engine = settings, engine
-        self.forwarder = Forwarder(settings)
+        self.forwarder, self.certificates = Forwarder(settings), HostCertificates(settings)
 
     def folder(self, name: str) -> Path:
         """The folder that a session's container sees, there or not."""
@@ -58,6 +62,8 @@ class Ssh:
         if not self._settings.in_cluster and not session.ssh.exists():
             command.run(["install", "-d", "-m", "0711", session.ssh.parent], root=True)
             command.run(["install", "-d", "-m", "0755", session.ssh], root=True)
+        if lets_in(session.ssh):
+            self.certificates.sign(session.name, session.ssh)
 
     def keys(self, name: str) -> tuple[PublicKey, ...]:
         """The keys that were given to this session alone, whosever they are."""
@@ -100,6 +106,7 @@ class Ssh:
             _write(session.ssh / "probe", probe)
             host = self._public(session.ssh / "host_key")
             _write(self._known_hosts(session.name), f"{_alias(session.name)} {host}\n")
+            self.certificates.sign(session.name, session.ssh)
             self._choose_port(session.name)
         lines = [*(f"{key}\n" for key in own), *((_PEOPLE, *(f"{key}\n" for key in people)) if people else ())]
         _write(self.folder(session.name) / AUTHORIZED, "".join(lines))
@@ -133,7 +140,26 @@ class Ssh:
         """
         if lets_in(session.ssh):
             self._engine.execute(session.container, [START])
+            self.present(session, session.container)
             self.open(session)
+
+    def present(self, session: Session, container: str) -> bool:
+        """Let the sshd of a session that runs show its certificate; returns whether that is over, one way or the other.
+
+        Clients that have the session's own host key know it without.
+
+        Args:
+            session: whose sshd it is.
+            container: of the session, in which it runs.
+        """
+        try:
+            self.certificates.sign(session.name, session.ssh)
+            host_certificates.present(partial(self._engine.execute, container))
+        except RefitError as error:
+            if isinstance(error, ProgramFailed) and error.exit_code_of_program == host_certificates.NOT_YET:
+                return False
+            logger.warning("%s shows no host certificate: %s", session.name, error)
+        return True
 
     def close(self, session: Session) -> None:
         """Let logins wait, because the session's container goes."""

@@ -13,6 +13,7 @@ import pytest
 from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.jump import keeper as module
+from flows.jump.certificates import Certificates
 from flows.jump.keeper import Keeper
 from flows.jump.sandbox import Sandbox
 from flows.sessions.lifecycle import Sessions
@@ -30,7 +31,9 @@ def keeper(tmp_path: Path) -> Keeper:
     keys.add("ada", [ADAS])
     keys.add("bob", [BOBS])
     hear(settings, ["ada"])
-    return Keeper(settings, database, Sessions.open(settings, database).ssh, Sandbox(settings))
+    return Keeper(
+        settings, database, Sessions.open(settings, database).ssh, Sandbox(settings), Certificates(settings, database)
+    )
 
 
 @pytest.fixture

@@ -118,6 +118,9 @@ def test_the_script_writes_the_files_once_and_keeps_what_is_in_the_persons_own(t
 def test_another_refit_tells_keys_and_a_place_and_no_line_of_a_file() -> None:
     told = client_files.told("host.example", 17903, str(BOBS), {"ada": f"{ADAS}\nHost *"})
     assert told == client_files.Way(JumpHost("host.example", 17903, BOBS), {"ada": ADAS})
+    signed = client_files.told("host.example", 17903, str(BOBS), {}, f"{ADAS}\n@cert-authority *")
+    lines = signed.files()[client_files.KNOWN_HOSTS].splitlines()
+    assert lines[1:] == [f"@cert-authority [*.refit]:2222 {ADAS.kind} {ADAS.body}"]
     wrong = [
         ("host\nProxyCommand id", 1, str(BOBS), {}),
         ("", 1, str(BOBS), {}),
@@ -129,6 +132,7 @@ def test_another_refit_tells_keys_and_a_place_and_no_line_of_a_file() -> None:
         ("host", 1, str(BOBS), {"ada\n*": str(ADAS)}),
         ("host", 1, str(BOBS), {"*": str(ADAS)}),
         ("host", 1, str(BOBS), {"ada": 'command="id" ' + str(ADAS)}),
+        ("host", 1, str(BOBS), {}, 'command="id" ' + str(ADAS)),
     ]
     for words in wrong:
         with pytest.raises(RefitError):

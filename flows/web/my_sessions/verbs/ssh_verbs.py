@@ -34,6 +34,7 @@ class SshFiles:
     Attributes:
         host, port: where that machine comes in.
         key: the host key there.
+        authority: the key that signs the host keys of sessions.
         keys: session → its host key, as far as it has one yet.
         files: path below `~/.ssh` → content.
         script: for `sh` on the person's machine: writes them, and lets its `~/.ssh/config` include them.
@@ -42,6 +43,7 @@ class SshFiles:
     host: str
     port: int
     key: str
+    authority: str
     keys: dict[str, str]
     files: dict[str, str]
     script: str
@@ -51,7 +53,9 @@ def _ssh_config(context: VerbContext, caller: Caller, _: str, machine: Machine) 
     host = machine.host or urlsplit(context.settings.public_url).hostname or ""
     way = client_files.way(context.settings, caller.person, host=host, port=machine.port)
     files, keys = way.files(forward_agent=machine.forward_agent), {name: str(key) for name, key in way.keys.items()}
-    return SshFiles(way.jump.host, way.jump.port, str(way.jump.key), keys, files, client_files.script(files))
+    jump = way.jump
+    own = (jump.host, jump.port, str(jump.key), str(jump.authority or ""))
+    return SshFiles(*own, keys, files, client_files.script(files))
 
 
 VERBS = (

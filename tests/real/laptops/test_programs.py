@@ -2,108 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
+from subprocess import Popen
+from time import monotonic
 
-import pytest
-
-from flows import services
-from flows.core.settings import Settings
-from flows.images.build import Built
-from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.sessions.history import History
-from flows.sessions.lifecycle import Sessions
-from flows.sessions.people.entitlements import Kind, Share
-from flows.sessions.people.person_keys import PersonKeys
 from flows.sessions.reconfigure import change_keys
 from flows.sessions.ssh.keys import added, read_keys, without
-from tests.support.laptops import SECONDS, Laptop, hear
-from tests.support.machine import RegistryServer, private_home
+from tests.support.laptops import SECONDS, Laptop
 from tests.support.moving import to
-from tests.support.variants import LIGHT, light
-from tests.support.waiting import free_port, free_span, wait_until
+from tests.support.office import TO_BOB, Office, ready
+from tests.support.waiting import free_port, wait_until
 
-PEOPLE = ("ada", "bob", "eve")
-SERVICES = ("forwarder", "jump")
 EXITS = "ExitOnForwardFailure=yes"
-TO_BOB = Share("ada", "ada", Kind.person, "bob")
-
-
-@dataclass
-class Office:
-    """A machine with sessions of Ada and Bob, and the laptops of people."""
-
-    settings: Settings
-    sessions: Sessions
-    images: tuple[str, str]
-    folder: Path
-
-    @property
-    def keys(self) -> PersonKeys:
-        return PersonKeys(self.sessions.store.database)
-
-    def laptop(self, person: str) -> Laptop:
-        """A new machine of somebody, whose key is known from now on."""
-        laptop = self.stranger(person)
-        laptop.tell_key()
-        laptop.configure()
-        return laptop
-
-    def stranger(self, person: str) -> Laptop:
-        number = len([*self.folder.iterdir()]) if self.folder.exists() else 0
-        laptop = Laptop.make(self.settings, person, self.folder / f"{person}-{number}", self.keys)
-        laptop.configure()
-        return laptop
-
-    def say(self, *shares: Share, people: tuple[str, ...] = PEOPLE) -> None:
-        hear(self.settings, people, shares, ("ada", "bob"))
-
-    def knows(self, session: str, laptop: Laptop) -> bool:
-        return laptop.fingerprint in {key.fingerprint for key in self.sessions.ssh.people_keys(session)}
-
-
-@pytest.fixture(scope="module")
-def office(
-    registry_server: RegistryServer,
-    registry: Registry,
-    shared: Settings,
-    base: Built,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Office]:
-    folder = tmp_path_factory.mktemp("office")
-    chosen = {"ssh_ports": free_span(), "jump_port": free_port(), "hub": True, "gateway": True}
-    chosen |= {"stop_grace_seconds": 3.0, "gateway_port": free_port(), "gateway_api_port": free_port()}
-    with private_home(folder / "home", registry_server.port, **chosen) as settings:
-        sessions = Sessions.open(settings)
-        old, new = (light(shared, registry, base, f"laptops {name}") for name in ("old", "new"))
-        office = Office(settings, sessions, (old, new), folder / "laptops")
-        try:
-            for owner in ("ada", "bob"):
-                sessions.create(owner, "light-minimal-deb12-py311", "2026a", old, LIGHT, owner=owner)
-            office.say()
-            services.up(settings, only=SERVICES)
-            yield office
-        finally:
-            services.down(settings)
-            for owner in ("ada", "bob"):
-                sessions.remove(owner, purge=True)
-
-
-@pytest.fixture
-def ada(office: Office) -> Laptop:
-    """Ada's laptop, from which she gets into her session."""
-    office.say()
-    return ready(office, "ada")
-
-
-def ready(office: Office, person: str, session: str = "") -> Laptop:
-    laptop = office.laptop(person)
-    wait_until(lambda: office.knows(session or person, laptop))
-    laptop.configure()  # the session may have got its host key just now
-    wait_until(lambda: laptop.run(session or person, "true").returncode == 0)
-    return laptop
 
 
 def test_every_program_of_ssh_gets_into_a_session_by_its_name(ada: Laptop) -> None:
@@ -163,6 +75,31 @@ def test_a_guest_comes_in_by_ssh_and_is_out_when_the_share_ends(office: Office, 
     wait_until(lambda: not office.knows("ada", bob))
     assert office.knows("ada", ada) and ada.run("ada", "true").returncode == 0
     assert bob.run("ada", "true").returncode != 0
+
+
+def test_a_connection_past_the_jump_host_ends_with_the_share_too(office: Office, ada: Laptop) -> None:
+    """Bob has a login on this machine itself, and goes to the session's address."""
+    office.say(TO_BOB)
+    bob = ready(office, "bob", "ada")
+
+    def come_directly(laptop: Laptop) -> Popen[str]:
+        address = office.sessions.ssh.addresses()["ada"]
+        plain = ("-o", "ProxyJump=none", "-o", f"HostName={address}", "-o", "StrictHostKeyChecking=no")
+        one = laptop.open(*plain, "ada.refit", "echo here; exec sleep 1000")
+        assert one.stdout and one.stderr and one.stdout.readline() == "here\n", one.stderr.read()
+        return one
+
+    adas, bobs = come_directly(ada), come_directly(bob)
+    try:
+        begun = monotonic()
+        office.say()
+        bobs.wait(SECONDS)
+        print(f"ended after {monotonic() - begun:.1f} s")
+        assert adas.poll() is None
+    finally:
+        for one in (adas, bobs):
+            one.kill()
+            one.communicate()
 
 
 def test_keys_of_a_session_of_its_own_stay_beside_those_of_people(office: Office, ada: Laptop) -> None:

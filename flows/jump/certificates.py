@@ -1,0 +1,94 @@
+"""Host certificates of sessions whose sshd has just started, before anybody is led there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from sqlalchemy import Engine
+
+from flows.core.errors import RefitError, UnknownName
+from flows.core.settings import Settings
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import SSH_PORT, Running
+
+LOOK_SECONDS = 0.3
+# Seconds for which people aren't led to an sshd that shows no certificate yet.
+HELD_SECONDS = 8.0
+# Seconds until one that shows none by then is tried again.
+_AGAIN_SECONDS = 10.0
+# Sessions in a look, so that those that move needn't wait for all the others after this process was started anew.
+_AT_ONCE = 4
+_DAY = 86_400.0
+
+
+class Certificates:
+    """Lets each sshd show its certificate, and says which of them people may be led to."""
+
+    def __init__(self, settings: Settings, database: Engine) -> None:
+        self._settings, self._database = settings, database
+        self._shown: dict[str, tuple[str, int]] = {}
+        self._held: dict[str, tuple[str, float]] = {}
+        self._not_before: dict[tuple[str, str], float] = {}
+        self._begun = False
+
+    def look(self) -> None:
+        """Let some of the sshds show theirs that don't yet; once a day, one that is due is renewed."""
+        sessions, day = Sessions.open(self._settings, self._database), int(time.time() / _DAY)
+        addresses = sessions.ssh.addresses()
+        for name in self._shown.keys() - addresses.keys():
+            del self._shown[name]
+        left = [name for name, address in addresses.items() if self._shown.get(name) != (address, day)]
+        left = [name for name in left if time.monotonic() >= self._not_before.get((name, addresses[name]), 0.0)]
+        newest = sorted(left, key=lambda name: -self._held.get(name, ("", 0.0))[1])
+        for name in newest[:_AT_ONCE]:
+            if self._show(sessions, name, addresses[name]):
+                self._not_before.pop((name, addresses[name]), None)
+                self._shown[name] = (addresses[name], day)
+            elif self._waited(name) > HELD_SECONDS:
+                self._not_before[name, addresses[name]] = time.monotonic() + _AGAIN_SECONDS
+
+    def ready(self, addresses: Mapping[str, str]) -> dict[str, str]:
+        """Those of the addresses to which people may be led: all but those that are new and show no certificate yet."""
+        now = time.monotonic()
+        for name, address in addresses.items():
+            if self._held.get(name, ("", 0.0))[0] != address:
+                self._held[name] = (address, now if self._begun else -HELD_SECONDS)
+        for name in self._held.keys() - addresses.keys():
+            del self._held[name]
+        self._begun = True
+        return {name: address for name, address in addresses.items() if self._is_ready(name, address, now)}
+
+    def _is_ready(self, name: str, address: str, now: float) -> bool:
+        shown, _ = self._shown.get(name, ("", 0))
+        return shown == address or now - self._held[name][1] >= HELD_SECONDS
+
+    def _waited(self, name: str) -> float:
+        """Seconds since people were first kept from being led there."""
+        return time.monotonic() - self._held.get(name, ("", 0.0))[1]
+
+    def _show(self, sessions: Sessions, name: str, address: str) -> bool:
+        """Let an sshd show its certificate; returns whether that is over. A session that moves isn't there yet."""
+        try:
+            session = sessions.store.session(name)
+        except UnknownName:  # it was removed just now
+            return True
+        # While it moves, the record still names the container that it leaves.
+        container = next((one for one in _up(sessions, name) if _address(sessions, one) == address), "")
+        return bool(container) and sessions.ssh.present(session, container)
+
+
+def _up(sessions: Sessions, name: str) -> list[str]:
+    """The containers of a session that run."""
+    try:
+        return [one.name for one in sessions.engine.containers(name) if one.running is Running.running]
+    except RefitError:
+        return []
+
+
+def _address(sessions: Sessions, container: str) -> str:
+    """Where its sshd is or will be; empty: it has just ended."""
+    try:
+        return sessions.engine.address(container, SSH_PORT)[0]
+    except RefitError:
+        return ""
