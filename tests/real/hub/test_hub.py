@@ -31,10 +31,14 @@ def always_reached(person: Person, session: str) -> Iterator[list[int]]:
     seen, enough = list[int](), threading.Event()
     url, headers = f"{person.hub.settings.gateway_url}/session/{session}/api", person.token()
 
+    def ask_once() -> None:
+        seen.append(httpx.get(url, headers=headers, **PATIENTLY).status_code)
+
     def ask() -> None:
         while not enough.wait(0.05):
-            seen.append(httpx.get(url, headers=headers, **PATIENTLY).status_code)
+            ask_once()
 
+    ask_once()  # a new token is known to the Hub alone until it is used
     asker = threading.Thread(target=ask)
     asker.start()
     try:
