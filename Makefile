@@ -4,7 +4,9 @@
 BIN := .venv/bin
 # One test more at once than there are cores, for most wait for programs half of their time; those of one file, or of
 # a folder below tests/real or tests/faults, one after another, for they share what they made: tests/support/distribution.py.
-SEVERAL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadscope --no-loadscope-reorder
+# The quick unit tests wait for nothing, and each process takes nine seconds of CPU to import and to collect them.
+DISTRIBUTED := --dist loadscope --no-loadscope-reorder
+SEVERAL := --numprocesses $(shell expr $$(nproc) + 1) $(DISTRIBUTED)
 
 # Each test run starts hundreds of Pythons. Where this variable is set, as in many containers, each of them compiles all
 # that it imports anew: to collect tests/unit/cli took 11.7 s of CPU so, and 6.8 s without.
@@ -20,7 +22,7 @@ run: setup ## set up this machine, build the first image, start a session, move 
 	$(BIN)/refit demo --hub
 
 unit: ## the unit tests that take no time, in a minute; no root, no network
-	$(BIN)/pytest $(SEVERAL) --hypothesis-profile few -m "not long and not slow" tests/unit
+	$(BIN)/pytest --numprocesses $(shell nproc) $(DISTRIBUTED) --hypothesis-profile few -m "not long and not slow" tests/unit
 
 test: setup lint ## all checks and tests but the long ones
 	$(BIN)/pytest $(SEVERAL) --hypothesis-profile repeatable -m "not long"

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -118,34 +120,38 @@ def test_a_gpu_that_nobody_can_be_asked_about_is_unknown(monkeypatch: pytest.Mon
         inspect_processes._gpu()
 
 
+BURN = "import threading\nthreading.Timer(900, print).start()\nwhile True: pass"
+REST = "import time\nwhile True: time.sleep(0.5)"
+
+
+@contextmanager
+def on_one_core(*calls: list[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run programs that share a core, as those of a machine that is too full share all of them."""
+    core = str(max(os.sched_getaffinity(0)))
+    programs = [subprocess.Popen(["taskset", "--cpu-list", core, *call]) for call in calls]
+    try:
+        yield programs
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
 @pytest.mark.slow
 def test_a_thread_that_computes_never_rests_however_many_others_do(tmp_path: Path) -> None:
-    """Beside eight programs on each core, as for a moment on a machine that is too full."""
-    burn = "import threading\nthreading.Timer(900, print).start()\nwhile True: pass"
-    rests = "import time\nwhile True: time.sleep(0.5)"
-    others = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(8 * (os.cpu_count() or 1))]
-    others.append(resting := subprocess.Popen([sys.executable, "-c", rests]))
-    try:
+    """Beside seven others on its core, as for a moment on a machine that is too full."""
+    burn, rest = [sys.executable, "-c", BURN], [sys.executable, "-c", REST]
+    with on_one_core(rest, *[burn] * 8) as (resting, *others):
         seen = {process.pid: process.restless for process in looked(tmp_path, seconds=1.0).processes}
-    finally:
-        for each in others:
-            each.kill()
-            each.wait()
-    assert min(seen[each.pid] for each in others if each is not resting) >= RESTLESS > seen[resting.pid]
+    assert min(seen[each.pid] for each in others) >= RESTLESS > seen[resting.pid]
 
 
 @pytest.mark.slow
 def test_a_wait_for_a_core_that_has_not_ended_counts_as_well(tmp_path: Path) -> None:
     """A thread that gets a hundredth of a core is mostly seen while it waits, which Linux adds when it has waited."""
-    burn = "import threading\nthreading.Timer(900, print).start()\nwhile True: pass"
-    others = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(4 * (os.cpu_count() or 1))]
-    others.append(starved := subprocess.Popen(["nice", "-n", "12", sys.executable, "-c", burn]))
-    try:
-        looks = [looked(tmp_path, seconds=1.0) for _ in range(5)]
-    finally:
-        for each in others:
-            each.kill()
-            each.wait()
+    burn = [sys.executable, "-c", BURN]
+    with on_one_core(["nice", "-n", "12", *burn], *[burn] * 4) as (starved, *_):
+        looks = [looked(tmp_path, seconds=1.0) for _ in range(4)]
     seen = [process for look in looks for process in look.processes if process.pid == starved.pid]
     assert len(seen) == len(looks)
     assert min(process.restless for process in seen) >= RESTLESS
