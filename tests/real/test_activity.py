@@ -37,7 +37,7 @@ from tests.support.waiting import PATIENTLY, wait_until
 TOOLS = ("curl", "dbus", "dirmngr", "gcc", "gdb", "gnupg", "gpg-agent", "libc6-dev", "make", "python3-pylsp", "rsync")
 # The work of images by themselves, now and then; every row has it.
 SLEEPER = "(while sleep 2; do date >/dev/null; done) &"
-LOOKS = 3
+LOOKS = 2
 ROWS = (*programs.ROWS, *jupyter.ROWS, *rest.ROWS)
 
 

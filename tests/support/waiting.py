@@ -78,12 +78,14 @@ def serving(handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext 
 
 
 def wait_until(true: Callable[[], object], seconds: float = PATIENCE) -> None:
-    """Return as soon as `true()` is so; fail after `seconds`."""
-    began = time.monotonic()
+    """Return as soon as `true()` is so; fail after `seconds`. After a look that takes long it rests as long."""
+    began = looked = time.monotonic()
     while not true():
-        waited = time.monotonic() - began
-        assert waited < seconds, f"still not so after {seconds:g} s"
-        time.sleep(min(max(0.02, waited / 20), 0.1))  # some looks start a program, and a long wait has many of them
+        now = time.monotonic()
+        assert now - began < seconds, f"still not so after {seconds:g} s"
+        # Some looks start a program, and a long wait has many of them.
+        time.sleep(max(0.02, min((now - began) / 20, 0.1), min(now - looked, 1.0)))
+        looked = time.monotonic()
 
 
 def some_long(values: Iterable[T], short: T | tuple[T, ...]) -> list[object]:

@@ -60,7 +60,9 @@ class Room:
         return self.sessions.engine.execute(self.session.container, ["bash", "-c", textwrap.dedent(script)])
 
     def is_so(self, condition: str) -> bool:
-        return self.run(f"cd; if {{ {condition}; }} >/dev/null 2>&1; then echo so; fi") == "so\n"
+        """Whether it is so, or becomes so within a second: to ask anew takes 0.15 s of CPU."""
+        again = f"for again in 1 2 3 4 5 6 7 8 9; do if {{ {condition}; }} >/dev/null 2>&1; then echo so; break; fi"
+        return self.run(f"cd; {again}; sleep 0.1; done") == "so\n"
 
     def probe(self, quiet: float = 0.0) -> Activity:
         return probe(self.sessions.engine, self.session, quiet, ProbeSpec(seconds=0.5))
@@ -92,11 +94,10 @@ class Room:
     def clear(self) -> None:
         """End whatever the row has started."""
         self.things.close()
-        self.run("kill -CONT -1")
         if self.session.access.protocol == "jupyter":
+            self.run("kill -CONT -1")
             self.sessions.end_kernels(self.session)
-        self.sessions.engine.execute(self.session.container, ["python3", "-c", _CLEAR])
-        self.run(_TIDY)
+        self.run(f"kill -CONT -1; python3 -c {shlex.quote(_CLEAR)}; {_TIDY}")
 
     # --- Jupyter
 
