@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.core import command
 from flows.core.file_locks import one_at_a_time
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.sessions.ssh.client import host_name
 from flows.sessions.ssh.keys import PublicKey, read_keys

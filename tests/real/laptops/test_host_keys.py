@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 
-from flows.core import command
+from flows.core.programs import command
 from flows.migrations.executor import MoveExecutor
 from flows.sessions.ssh.host_certificates import CERTIFICATE
 from flows.sessions.ssh.keys import read_keys

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.core import command
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.sessions.ssh import host_certificates
 from flows.sessions.ssh.host_certificates import CERTIFICATE, HostCertificates
