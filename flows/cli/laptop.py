@@ -22,6 +22,7 @@ with lazily(globals()):
     from flows.core.formatting import some
     from flows.core.waiting import wait_until
     from flows.sessions.homes.volumes import DiskUse
+    from flows.web.people.scopes import Scope
 
 _MOST_NAMED = 5
 _BASE, _SECONDS, _BYTES = "/services/sessions", 60.0, 1 << 22
@@ -33,6 +34,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session."
 def log_in(
     url: Annotated[str, typer.Argument(metavar="URL", help="Address of the Refit, e.g. https://refit.example.org.")],
     insecure: Annotated[bool, typer.Option("--insecure", help="Send the token without TLS, too.")] = False,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="Also see all sessions and steer rollouts, if you administer its Hub.")
+    ] = False,
 ) -> None:
     """Log in to a Refit elsewhere: shows a code, which you approve in a browser; the token is kept, yours alone."""
     place = urlsplit(url if "//" in url else f"https://{url}")
@@ -45,7 +49,8 @@ def log_in(
             hint="use https://, or say --insecure on a network of your own.",
         )
     there = f"{place.scheme}://{place.netloc}"
-    begun = _post(f"{there}{_BASE}/device_authorization", client_id=socket.gethostname())
+    asked = {"client_id": socket.gethostname(), **({"scope": Scope.operate.value} if operator else {})}
+    begun = _post(f"{there}{_BASE}/device_authorization", **asked)
     out.print(f"Open this page, and compare the code {begun['user_code']}:")
     out.print(f"{there}{begun['verification_uri_complete']}", highlight=False, soft_wrap=True)
     token = _awaited(f"{there}{_BASE}/token", begun)

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from flows.authoring.own.catalog import Wish, composed
-from flows.catalog import load
+from flows.catalog import load, successors
 from flows.catalog.model import Profile
-from flows.core.database import open_database
-from flows.core.errors import RefitError
+from flows.core.database import now, open_database
+from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
 from flows.core.threads import each
 from flows.images.registry import Registry
@@ -48,7 +48,7 @@ def wish_of(own: OwnProfile) -> Wish:
 
 
 def named(settings: Settings, release: str, profile: str) -> Profile:
-    """The profile of the catalog, or of a person's own, with this stem.
+    """The profile of the catalog, or of a person's own, with this stem; or the one that has taken its place.
 
     Raises:
         RefitError: there is none, or the catalog has mistakes.
@@ -56,7 +56,13 @@ def named(settings: Settings, release: str, profile: str) -> Profile:
     if own := OwnProfiles(open_database(settings.database)).find(profile):
         return described(settings, own)
     recipes = load.load_catalog(settings.catalog)
-    return load.profile(recipes, release or load.newest_release(recipes.root), profile)
+    chosen = release or load.newest_release(recipes.root)
+    try:
+        return load.profile(recipes, chosen, profile)
+    except UnknownName:
+        successor = successors.current(recipes, chosen, profile, now().date())
+    logger.warning("%s is now %s, of release %s", profile, successor.stem, successor.release)
+    return successor
 
 
 def newest_image(settings: Settings, profile: Profile) -> str:

@@ -13,10 +13,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from flows.web.my_sessions import api, rendering
-from flows.web.my_sessions.devices import CODE_SECONDS, POLL_SECONDS, SCOPES, TOKEN_SECONDS, Devices
+from flows.web.my_sessions.devices import CODE_SECONDS, POLL_SECONDS, TOKEN_SECONDS, Devices
 from flows.web.my_sessions.login import Login
 from flows.web.my_sessions.paths import BASE
 from flows.web.my_sessions.problems import Code, Problem
+from flows.web.people.scopes import Scope
 
 Work = Callable[[Request, Any], Response]
 Handler = Callable[[Request], Awaitable[Response]]
@@ -43,7 +44,9 @@ class DevicePages:
 
     def begin(self, sent: dict[str, str]) -> dict[str, Any]:
         """A program asks to be let in."""
-        secret, asked = self._devices.begin(sent.get("client_id", ""))
+        secret, asked = self._devices.begin(
+            sent.get("client_id", ""), operate=Scope.operate in sent.get("scope", "").split()
+        )
         return {
             "device_code": secret,
             "user_code": asked.code,
@@ -55,16 +58,17 @@ class DevicePages:
 
     def token(self, sent: dict[str, str]) -> dict[str, Any]:
         """A program asks whether it was let in."""
-        if token := self._devices.token(sent.get("device_code", "")):
-            scopes = " ".join(sorted(SCOPES))
-            return {"access_token": token, "token_type": "bearer", "expires_in": TOKEN_SECONDS, "scope": scopes}
+        token, scopes = self._devices.token(sent.get("device_code", ""))
+        if token:
+            given = " ".join(sorted(scopes))
+            return {"access_token": token, "token_type": "bearer", "expires_in": TOKEN_SECONDS, "scope": given}
         return {"error": "authorization_pending"}
 
     def show(self, request: Request, _: Any) -> Response:
         """The page on which somebody types a code, or sees which program shows it."""
         caller, code = self._login.caller(request), request.query_params.get("code", "")
         asked = self._devices.of(code) if code else None
-        key, scopes = self._login.form_key(caller), sorted(SCOPES)
+        key, scopes = self._login.form_key(caller), sorted(asked.scopes) if asked else []
         return rendering.page(
             "device.html", caller=caller, problem=None, again=0, asked=asked, form_key=key, scopes=scopes
         )

@@ -15,7 +15,7 @@ from flows.web.people.scopes import Scope
 
 CODE_SECONDS, POLL_SECONDS = 600, 2
 TOKEN_SECONDS = 30 * 86_400
-# Rights of such a program; to steer rollouts takes a token that somebody has made for that.
+# Rights of such a program; to steer rollouts it has to ask for.
 SCOPES = frozenset({Scope.read, Scope.sessions, Scope.updates, Scope.access})
 _MOST_PENDING = 100
 _LONGEST_NAME = 60
@@ -30,6 +30,7 @@ class Asked:
     Attributes:
         code: it is shown there, and is approved here.
         machine: the name by which the program calls its machine; nobody vouches for it.
+        scopes: the rights that it asks for.
         until: when the code ends (seconds of the monotonic clock).
         person: the one who has approved; empty: nobody yet.
         denied: somebody has refused.
@@ -37,6 +38,7 @@ class Asked:
 
     code: str
     machine: str
+    scopes: frozenset[Scope]
     until: float
     person: str = ""
     denied: bool = False
@@ -49,15 +51,20 @@ class Devices:
         self._callers, self._lock = callers, Lock()
         self._asked: dict[str, Asked] = {}
 
-    def begin(self, machine: str) -> tuple[str, Asked]:
+    def begin(self, machine: str, *, operate: bool = False) -> tuple[str, Asked]:
         """Let a program ask; returns its secret, and the code that it shows.
+
+        Args:
+            machine: the name by which it calls its machine.
+            operate: whether it asks for the rights of those who administer the Hub, too.
 
         Raises:
             Problem: too many ask.
         """
         letters = "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
         name = on_a_line(machine)[:_LONGEST_NAME] or "a machine without a name"
-        asked = Asked(f"{letters[:4]}-{letters[4:]}", name, time.monotonic() + CODE_SECONDS)
+        scopes = SCOPES | {Scope.operate} if operate else SCOPES
+        asked = Asked(f"{letters[:4]}-{letters[4:]}", name, scopes, time.monotonic() + CODE_SECONDS)
         secret = secrets.token_urlsafe(32)
         with self._lock:
             self._asked = {key: one for key, one in self._asked.items() if one.until > time.monotonic()}
@@ -85,8 +92,8 @@ class Devices:
             self._asked[key] = replace(asked, person=person if approve else "", denied=not approve)
         return asked
 
-    def token(self, secret: str) -> str:
-        """The token of the Hub for a program that was let in; it gets one, once. Empty: it waits.
+    def token(self, secret: str) -> tuple[str, frozenset[Scope]]:
+        """The token of the Hub for a program that was let in, and its rights; it gets one, once. Empty: it waits.
 
         Raises:
             Problem: it was refused, or its time is over.
@@ -98,9 +105,10 @@ class Devices:
                 self._asked.pop(key, None)
                 raise Problem(Code.not_yours if asked and asked.denied else Code.unknown, "It wasn't let in.")
             if not asked.person:
-                return ""
+                return "", asked.scopes
             del self._asked[key]
-        return self._callers.new_token(asked.person, SCOPES, TOKEN_SECONDS, f"refit on {asked.machine}")
+        note = f"refit on {asked.machine}"
+        return self._callers.new_token(asked.person, asked.scopes, TOKEN_SECONDS, note), asked.scopes
 
     def _of(self, code: str) -> tuple[str, Asked]:
         letters = "".join(letter for letter in code.upper() if letter in _LETTERS)

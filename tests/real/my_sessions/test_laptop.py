@@ -39,13 +39,27 @@ def test_a_program_is_let_in_once_by_a_person_who_approves_its_code(hub: Hub, ad
     assert token(hub, begun) == {"error": "authorization_pending"}
     assert answer(ada, begun, "approve").status_code == 200
     assert ada.client.get(begun["verification_uri_complete"]).status_code == 404  # a code is answered once
-    assert "custom:refit:read" in token(hub, begun)["scope"]
+    scopes = token(hub, begun)["scope"].split()
+    assert "custom:refit:read" in scopes and "custom:refit:operate" not in scopes
     assert token(hub, begun) == {"error": "expired_token"}
     refused = asked(hub)
     assert answer(ada, refused, "deny").status_code == 200
     assert token(hub, refused) == {"error": "access_denied"}
     assert token(hub, {"device_code": "x"}) == {"error": "expired_token"}
     assert ada.client.post(f"{BASE}/device", data={"form": "x", "code": "y"}).status_code == 422
+
+
+def test_a_program_gets_the_rights_of_operators_only_if_it_asks_and_its_person_is_told(hub: Hub, ada: Person) -> None:
+    url = f"{hub.settings.gateway_url}{BASE}/device_authorization"
+    scope = {"client_id": "desk", "scope": "custom:refit:operate custom:refit:everything"}
+    begun = dict(httpx.post(url, data=scope, **PATIENTLY).json())
+    assert "steer rollouts" in ada.client.get(begun["verification_uri_complete"]).text
+    answer(ada, begun, "approve")
+    given = token(hub, begun)
+    assert "custom:refit:operate" in given["scope"].split() and "everything" not in given["scope"]
+    headers = {"Authorization": f"Bearer {given['access_token']}"}
+    asked_for = httpx.get(f"{hub.settings.gateway_url}{BASE}/api/overview", headers=headers, **PATIENTLY)
+    assert asked_for.json()["code"] == "not-yours"  # she doesn't administer the Hub
 
 
 def test_refit_logs_in_from_a_laptop_and_its_token_is_its_persons_alone(hub: Hub, ada: Person, tmp_path: Path) -> None:

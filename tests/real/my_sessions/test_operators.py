@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,7 @@ from flows.migrations.rollouts import Rollouts
 from flows.web.people.scopes import Scope
 from tests.support.hub import RELEASE, Hub, Person, made, publish
 from tests.support.machine import FIRST
-from tests.support.my_sessions import BASE, api
+from tests.support.my_sessions import BASE, api, refit
 from tests.support.waiting import wait_until
 
 
@@ -45,3 +47,28 @@ def test_a_rollout_is_paused_resumed_and_aborted_on_the_page(hub: Hub, ada: Pers
         assert root.client.post(f"{BASE}/do/steer", data=sent).status_code == 200
         assert rollouts.all()[image].way == state
     assert api(root)("POST", "/rollouts", json={"image": "f" * 64, "step": "pause"}).json()["code"] == "refused"
+
+
+def test_operators_do_the_same_from_their_own_machine(
+    hub: Hub, ada: Person, root: Person, base: Built, tmp_path: Path
+) -> None:
+    rollouts, image = Rollouts(hub.sessions.store.database), made(hub.settings, base, "steered from elsewhere")
+    publish(hub.settings, image, "20261129")
+    rollouts.begin({(FIRST, RELEASE): image}, {}, "a test")
+    kept = tmp_path / "refit" / "login.json"
+    kept.parent.mkdir()
+
+    def logged_in(person: Person) -> None:
+        kept.write_text(json.dumps({"url": hub.settings.gateway_url, "token": api(person).token}))
+
+    logged_in(root)
+    wait_until(lambda: short(image) in refit(tmp_path, "mine", "overview").stdout)
+    for step, state in (("pause", "paused"), ("resume", "running"), ("abort", "aborted")):
+        told = json.loads(refit(tmp_path, "mine", "steer", short(image), step, "--json").stdout)
+        assert [one["state"] for one in told["rollouts"] if one["image"] == image] == [state]
+        assert rollouts.all()[image].way == state
+    logged_in(ada)
+    for words in (("overview",), ("steer", short(image), "resume")):
+        refused = refit(tmp_path, "mine", *words)
+        assert refused.returncode == 1 and "Traceback" not in refused.stderr
+    assert rollouts.all()[image].way == "aborted"

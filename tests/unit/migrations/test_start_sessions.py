@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from flows.catalog import load
 from flows.catalog.model import Access
 from flows.core.database import open_database
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
 from flows.core.settings.spans import Span
 from flows.migrations.session_planner import SessionPlanner
-from flows.migrations.start_sessions import fetch_for_start
+from flows.migrations.start_sessions import fetch_for_start, named
 from flows.sessions.model import Session
 from flows.sessions.store import Store
+from tests.support.machine import ROOT
 
 
 def test_a_session_starts_though_nobody_tells_which_image_is_its_newest(
@@ -35,3 +38,16 @@ def test_a_session_starts_though_nobody_tells_which_image_is_its_newest(
     assert "The registry doesn't answer" in caplog.text
     with pytest.raises(UnknownName):
         fetch_for_start(settings, "bob")
+
+
+def test_a_retired_profile_leads_to_its_successor_in_the_shell_too_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, old, gone = load.load_catalog(ROOT), "jupyter-minimal-deb12-py311", "jupyter-legacy-deb11-py39"
+    release = replace(whole.releases["2026a"], retired={gone: old})
+    monkeypatch.setattr(load, "load_catalog", lambda _: replace(whole, releases={"2026a": release}))
+    settings = Settings(home=tmp_path, catalog=ROOT)
+    assert named(settings, "2026a", gone).stem == named(settings, "", old).stem == old
+    assert f"{gone} is now {old}, of release 2026a" in caplog.text
+    with pytest.raises(UnknownName):
+        named(settings, "2026a", "jupyter-typo-deb12-py311")
