@@ -29,6 +29,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 LONG_SECONDS = 3600
 pytest_plugins = [
     "tests.support.distribution",
+    "tests.support.fresh_databases",
     "tests.support.weight",
     "tests.support.machine",
     "tests.support.cluster",

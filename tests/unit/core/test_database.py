@@ -1,9 +1,11 @@
 """SQLite keeps the contract of databases; and URLs that can't be used."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
@@ -11,13 +13,14 @@ from typing import Any
 
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from flows.core import database, leases, schema_versions
 from flows.core.errors import RefitError
 from flows.sessions.events import Kind
 from flows.sessions.history import History, append
+from tests.support import fresh_databases
 from tests.support.database_contract import DatabaseContract
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -162,3 +165,16 @@ def test_leases_are_renewed_again_after_any_trouble(tmp_path: Path, monkeypatch:
 
 def test_the_newest_version_of_the_schema_is_known_without_alembic() -> None:
     assert ScriptDirectory(str(schema_versions._SCHEMA)).get_heads() == [schema_versions.NEWEST]
+
+
+def test_fresh_databases_of_tests_are_as_alembic_makes_them(tmp_path: Path) -> None:
+    dumps = []
+    for make in (fresh_databases.run_versions, fresh_databases._BY_ALEMBIC):
+        engine = create_engine(f"sqlite:///{tmp_path}/{len(dumps)}.db")
+        with engine.begin() as connection:
+            make(connection, "")
+        with closing(sqlite3.connect(tmp_path / f"{len(dumps)}.db")) as written:
+            dumps.append(sorted(written.iterdump()))
+        engine.dispose()
+    assert dumps[0] == dumps[1]
+    assert any(schema_versions.NEWEST in line for line in dumps[0])
