@@ -1,6 +1,6 @@
 # Two commands do all set-up: `make run` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help run unit test test-all test-kube kube lint bench release setup clean
+.PHONY: help run unit test test-all test-kube kill-kube kube lint bench release setup clean
 BIN := .venv/bin
 # One test more at once than there are cores, for most wait for programs half of their time; those of one file, or of
 # a folder below tests/real or tests/faults, one after another, for they share what they made: tests/support/distribution.py.
@@ -38,6 +38,9 @@ kube: ## compile a Kubernetes for tests, once, and start it with two nodes; scri
 
 test-kube: kube ## the tests of sessions on Kubernetes
 	$(BIN)/pytest tests/kube
+
+kill-kube: kube ## kill moves in that cluster at 100 random moments, which takes most of an hour
+	REFIT_TEST_KILLS=100 $(BIN)/pytest -s tests/kube/test_random_kills.py
 
 lint: setup ## formatting, lint and types
 	$(BIN)/ruff format --check

@@ -16,7 +16,7 @@ from flows.core.settings import Settings
 from flows.services.doctor_findings import Finding
 
 with lazily(globals()):
-    from flows.sessions.kubernetes import refusals, rights
+    from flows.sessions.kubernetes import isolation, ownership, refusals, rights
     from flows.sessions.kubernetes.cluster import Cluster
     from flows.sessions.kubernetes.manifests import ClusterOptions
     from flows.sessions.kubernetes.refusals import Right
@@ -28,7 +28,7 @@ def cluster(settings: Settings) -> Iterable[Finding]:
     """Whether the cluster answers, and has what sessions need; nothing is said where sessions run on this machine."""
     if not settings.in_cluster:
         return
-    options = ClusterOptions.of(settings)
+    options = ownership.looking(settings)
     yield judge_registry(options.registry)
     asked = Cluster(options)
     try:
@@ -36,6 +36,7 @@ def cluster(settings: Settings) -> Iterable[Finding]:
         yield Finding("cluster", True, f"Kubernetes {version.get('gitVersion', '')}")
         yield judge_rights(rights.lacking(asked), options.namespace)
         yield judge_drains(asked.may(rights.NODES), asked.may(rights.BUDGET))
+        yield judge_isolation(options, all(map(asked.may, rights.ISOLATION)))
         yield from _objects(asked, options)
     except RefitError as error:
         yield Finding("cluster", False, f"{error.what} {error.why}".strip(), error.hint)
@@ -104,6 +105,18 @@ def judge_drains(sees_nodes: bool, holds_back: bool) -> Finding:
             "drains", True, "seen; they evict sessions at once, for Refit may not make budgets of disruption"
         )
     return Finding("drains", True, "seen; they wait until Refit has moved the sessions")
+
+
+def judge_isolation(options: ClusterOptions, allowed: bool) -> Finding:
+    """Whether sessions are kept apart by a NetworkPolicy; nobody can ask a cluster whether it enforces one."""
+    if isolation.policy(options) is None:
+        seen = (
+            "not asked for: Pods of the cluster reach each other's ports; `kubernetes.gateway_addresses` changes that"
+        )
+        return Finding("sessions apart", True, seen)
+    seen = "by a NetworkPolicy, if the cluster's network enforces it"
+    role = refusals.role(rights.ISOLATION, options.namespace)
+    return Finding("sessions apart", allowed, seen if allowed else "the rights for it are missing", f"apply:\n{role}")
 
 
 def judge_storage(classes: Sequence[Mapping[str, Any]], name: str) -> Finding:

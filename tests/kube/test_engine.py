@@ -12,7 +12,7 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.core.errors import RefitError
-from flows.sessions.kubernetes import manifests
+from flows.sessions.kubernetes import isolation, manifests
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.engine import Kubernetes
 from flows.sessions.model import Running, Session
@@ -115,6 +115,19 @@ class TestKubernetes(EngineContract):
         engine.stop(after.container, grace=5)  # and back
         engine.start(running.container)
         assert engine.execute(running.container, ["cat", "/etc/word"]) == "one\n"
+
+    def test_a_session_is_kept_apart_before_its_pod_is_there(
+        self, engine: Kubernetes, session: Session, cluster: Lab
+    ) -> None:
+        def blocks() -> list[str]:
+            told = json.loads(kubectl("get", "networkpolicy", isolation.NAME, "-o", "json"))
+            return [peer["ipBlock"]["cidr"] for peer in told["spec"]["ingress"][0]["from"] if "ipBlock" in peer]
+
+        for cidrs in (("10.99.0.1/32",), ("10.99.0.0/24", "192.0.2.0/24")):
+            options = replace(cluster.options, gateways=cidrs)
+            Kubernetes(options, cluster.configuration, Door()).create(session)
+            assert blocks() == [*cidrs] and pods(session) == []
+        kubectl("delete", "networkpolicy", isolation.NAME)
 
     def test_a_program_that_ends_by_itself_is_seen_to_have_ended(self, engine: Kubernetes, running: Session) -> None:
         engine.execute(running.container, ["sh", "-c", "kill -KILL -1"])

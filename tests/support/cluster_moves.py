@@ -114,13 +114,13 @@ def settings_for_cluster(home: Path, **more: object) -> Settings:
 
 
 @contextmanager
-def cluster_scene(folder: Path, *, late: bool, **more: object) -> Iterator[ClusterScene]:
-    """Such a session in the cluster that runs."""
+def cluster_scene(folder: Path, *, late: bool, first: str = ":", **more: object) -> Iterator[ClusterScene]:
+    """Such a session in the cluster that runs; its images run `first`, shell text, as soon as they have the home."""
     settings = settings_for_cluster(folder / "refit", **more)
     kind = "late-" if late else ""
     ends = "exit 3"
     one, two, bad = (
-        cluster_images.push(f"{kind}{name}", then, folder, late=late)
+        cluster_images.push(f"{kind}{name}", f"{first}; {then}", folder, late=late)
         for name, then in {"server-one": ":", "server-two": ":", "server-bad": ends}.items()
     )
     registry = Registry(settings)

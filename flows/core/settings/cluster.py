@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from ipaddress import ip_network
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from flows.core.documents import Document
 
@@ -13,6 +14,18 @@ _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 # A label of DNS, and names of objects, as Kubernetes checks them.
 Label = Annotated[str, Field(pattern=rf"^{_NAME}$", max_length=63)]
 NameOrNone = Annotated[str, Field(pattern=rf"^({_NAME}(\.{_NAME})*)?$", max_length=253)]
+
+
+def _cidr(text: str) -> str:
+    """A range of addresses as NetworkPolicies take it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return str(ip_network(text))
+
+
+Cidr = Annotated[str, AfterValidator(_cidr)]
 
 
 class SessionEngine(StrEnum):
@@ -71,6 +84,11 @@ class ClusterSettings(Document):
         0.0, ge=0, description="GB of memory of a session whose profile has no `resources.memory`; 0: no limit."
     )
     cpus: float = Field(0.0, ge=0, description="Cores of a session whose profile has no `resources.cpus`; 0: no limit.")
+    gateway_addresses: tuple[Cidr, ...] = Field(
+        (),
+        description="Addresses, as CIDRs, from which a gateway outside of the cluster comes: it and Refit's own Pods "
+        "reach sessions, and nobody else does. Empty: with Refit in the cluster, its Pods alone; else all do.",
+    )
     drain_minutes: float = Field(
         30.0,
         ge=0,

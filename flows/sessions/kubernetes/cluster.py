@@ -38,7 +38,9 @@ _SECONDS = 30.0
 # A connection to a program in a Pod: in it, a kubelet is restarted, or an answer lost.
 _CONNECT_SECONDS = 20.0
 _MANAGER = "refit"
-BUDGETS = "poddisruptionbudgets"
+BUDGETS, POLICIES = "poddisruptionbudgets", "networkpolicies"
+# Kinds of objects that aren't of the core → the group of the API that has them.
+GROUPS = {BUDGETS: "policy", POLICIES: "networking.k8s.io"}
 # An API server that is restarted is away for half a minute, where it is the only one.
 _OUTAGE_SECONDS, _OUTAGE_PAUSE_SECONDS = 60.0, 0.5
 _BUSY = (httpx2.codes.TOO_MANY_REQUESTS, httpx2.codes.SERVICE_UNAVAILABLE)
@@ -60,6 +62,7 @@ class Cluster:
     def __init__(self, options: ClusterOptions) -> None:
         self.options = options
         self._has_answered = self._is_ours = False
+        self._versions: dict[str, str] = {}
 
     @cached_property
     def _http(self) -> httpx2.Client:
@@ -267,19 +270,18 @@ class Cluster:
             raise outage.__cause__ or outage from None
 
     def _path(self, resource: str, name: str = "") -> str:
-        group = self.budgets if resource == BUDGETS else "api/v1"
+        group = f"apis/{self.version(resource)}" if resource in GROUPS else "api/v1"
         below = f"/{group}/namespaces/{quote(self.options.namespace, safe='')}/{resource}"
         return f"{below}/{quote(name, safe='')}" if name else below
 
-    @cached_property
-    def budgets(self) -> str:
-        """Group and version of budgets of disruption, which 1.25 has in v1 alone, and 1.20 in v1beta1 alone."""
-        return f"apis/{self._preferred('policy')}"
-
-    def _preferred(self, group: str) -> str:
-        """A group of the API with the version that the server prefers, e.g. `policy/v1`."""
-        told = self.of_all("apis", group) or {}
-        return str((told.get("preferredVersion") or {}).get("groupVersion") or f"{group}/v1")
+    def version(self, resource: str) -> str:
+        """Group of a kind of object with the version that the server prefers: budgets of 1.20 are in v1beta1 alone."""
+        group = GROUPS[resource]
+        if group not in self._versions:
+            told = self.of_all("apis", group) or {}
+            preferred = (told.get("preferredVersion") or {}).get("groupVersion")
+            self._versions[group] = str(preferred or f"{group}/v1")
+        return self._versions[group]
 
     def _ask(self, method: str, path: str, **more: Any) -> dict[str, Any]:
         resource, *name = path.partition("/namespaces/")[2].split("/")[1:]
@@ -336,7 +338,7 @@ class Cluster:
     def _checked(self, answer: httpx2.Response, verb: str, resource: str) -> httpx2.Response:
         if answer.is_success:
             return answer
-        right = Right(resource, verb, "policy" if resource == BUDGETS else "")
+        right = Right(resource, verb, GROUPS.get(resource, ""))
         raise self._refusal(Answer.read(answer.status_code, answer.content), right)
 
     def _refusal(self, answer: Answer, right: Right) -> ClusterError:

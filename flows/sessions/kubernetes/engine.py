@@ -18,6 +18,7 @@ from flows.core.programs.command import FOREIGN_OUTPUT
 from flows.core.waiting import retry
 from flows.sessions.kubernetes import manifests, records
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, StillWaiting
+from flows.sessions.kubernetes.isolation import Isolation
 from flows.sessions.kubernetes.manifests import ENDED, KIND, OPENED, PLACED, SESSION, STARTED, entered
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.programs import output_of
@@ -62,7 +63,7 @@ class Kubernetes:
         """
         self._options, self._configuration, self._door = options, configuration, door
         self._cluster = Cluster(options)
-        self._placement = Placement(self._cluster, options)
+        self._placement, self._isolation = Placement(self._cluster, options), Isolation(self._cluster)
 
     def containers(self, session: str = "") -> tuple[Container, ...]:
         """All generations that Refit made, or those of one session, lowest generation first."""
@@ -88,6 +89,7 @@ class Kubernetes:
             RefitError: there is one of that name, made otherwise; its image can't be had; no other node takes it.
         """
         self._configuration(session.image)
+        self._isolation.ensure()
         self._cluster.ensure("configmaps", manifests.record(session, self._options))
         made = self._find(session.container)
         if made is None or made.made_from != session:

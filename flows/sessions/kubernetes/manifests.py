@@ -56,6 +56,8 @@ class ClusterOptions:
         cpus: cores of a session that says nothing of them; 0: no limit.
         start_seconds: in which a Pod gets its node, its volumes and its image.
         owner: the Refit whose namespace this is; empty: nobody asks.
+        gateways: CIDRs from which a gateway outside of the cluster comes.
+        inside: whether Refit is a Pod of the cluster.
     """
 
     registry: str
@@ -72,6 +74,8 @@ class ClusterOptions:
     cpus: float = 0.0
     start_seconds: float = 600.0
     owner: str = ""
+    gateways: tuple[str, ...] = ()
+    inside: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> ClusterOptions:
@@ -91,6 +95,7 @@ class ClusterOptions:
             memory=round(told.memory_gb * 1e9),
             cpus=told.cpus,
             start_seconds=told.start_minutes * 60,
+            gateways=told.gateway_addresses,
         )
 
     def reference(self, image: str) -> str:

@@ -43,6 +43,6 @@ class ClusterNodes:
             RefitError: the right to make it is missing.
         """
         if not self._holds:
-            version = self._cluster.budgets.removeprefix("apis/")
+            version = self._cluster.version(BUDGETS)
             self._cluster.ensure(BUDGETS, manifests.budget(self._cluster.options, version))
             self._holds = True

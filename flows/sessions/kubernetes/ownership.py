@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from flows.core.atomic_files import kept_secret
@@ -11,11 +12,18 @@ from flows.core.settings import Settings
 from flows.sessions.kubernetes.manifests import ClusterOptions
 
 _FILE = "instance"
+# A Pod with a service account has its token here.
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 def options(settings: Settings) -> ClusterOptions:
     """The options of these settings, for one who acts: another Refit's namespace is left alone."""
-    return replace(ClusterOptions.of(settings), owner=_owner(settings))
+    return replace(looking(settings), owner=_owner(settings))
+
+
+def looking(settings: Settings) -> ClusterOptions:
+    """The options of these settings, for one who changes nothing."""
+    return replace(ClusterOptions.of(settings), inside=_SERVICE_ACCOUNT.exists())
 
 
 def _owner(settings: Settings) -> str:

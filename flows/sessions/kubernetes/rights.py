@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flows.sessions.kubernetes.cluster import BUDGETS, Cluster
+from flows.sessions.kubernetes.cluster import BUDGETS, GROUPS, POLICIES, Cluster
 from flows.sessions.kubernetes.refusals import Right
 
 _VERBS = {
@@ -15,9 +15,11 @@ _VERBS = {
     "secrets": ("get", "create", "delete"),
 }
 NEEDED = tuple(Right(resource, verb) for resource, verbs in _VERBS.items() for verb in verbs)
-BUDGET = Right(BUDGETS, "create", "policy")
+BUDGET = Right(BUDGETS, "create", GROUPS[BUDGETS])
+# To keep sessions apart, where the settings say from where the gateway comes, or Refit is in the cluster.
+ISOLATION = tuple(Right(POLICIES, verb, GROUPS[POLICIES]) for verb in ("get", "create", "patch"))
 # Without the one, a Pod that doesn't start says less of the reason; without the other, drains evict sessions at once.
-USEFUL = (Right("events", "list"), BUDGET)
+USEFUL = (Right("events", "list"), BUDGET, *ISOLATION)
 # Of no namespace: without it, Refit sees no drain coming.
 NODES = Right("nodes", "list")
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from flows.sessions.kubernetes import manifests
+from flows.core.settings import Settings
+from flows.sessions.kubernetes import manifests, trial_pods
 from flows.sessions.kubernetes.refusals import Right, role
 from flows.sessions.model import Session, Volume
 from tests.support.pods import OPTIONS, SESSION
@@ -47,6 +48,8 @@ def not_restricted(spec: dict[str, Any]) -> list[str]:
 def test_pods_meet_the_restricted_level(session: Session) -> None:
     assert not_restricted(manifests.pod(session, OPTIONS, "refit-slot-1")["spec"]) == []
     assert not_restricted(manifests.puller(session.image, "n1", OPTIONS)["spec"]) == []
+    trial = trial_pods.pod(session, "ada.1", "n1", {"config": {"Cmd": ["launch"]}}, OPTIONS, Settings())
+    assert not_restricted(trial["spec"]) == []
 
 
 def test_the_check_itself_refuses_what_the_level_refuses() -> None:

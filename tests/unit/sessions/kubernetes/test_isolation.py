@@ -1,0 +1,87 @@
+"""The NetworkPolicy of sessions: who reaches whom by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import pytest
+
+from flows.core.cluster_settings import ClusterSettings
+from flows.core.settings import Settings
+from flows.services.doctor_cluster import judge_isolation
+from flows.sessions.kubernetes import isolation, manifests, trial_pods
+from flows.sessions.kubernetes.manifests import ClusterOptions
+from tests.support.pods import OPTIONS, SESSION
+
+INSIDE = replace(OPTIONS, inside=True)
+OUTSIDE = replace(OPTIONS, gateways=("192.0.2.0/28",))
+REFIT = {"app.kubernetes.io/name": "refit"}
+
+
+def is_selected(labels: Mapping[str, str], selector: Mapping[str, Any]) -> bool:
+    """Whether a selector of Kubernetes takes these labels, as its documentation says."""
+    exact = selector.get("matchLabels", {})
+    listed = selector.get("matchExpressions", ())
+    assert all(each["operator"] == "In" for each in listed)
+    return all(labels.get(key) == value for key, value in exact.items()) and all(
+        labels.get(each["key"]) in each["values"] for each in listed
+    )
+
+
+def reaches(options: ClusterOptions, comer: Mapping[str, str] | str, target: Mapping[str, Any]) -> bool:
+    """Whether a Pod of the namespace with these labels, or an address outside of it, reaches a Pod by its network."""
+    policy = isolation.policy(options)
+    assert policy is not None
+    spec = policy["spec"]
+    if "Ingress" not in spec["policyTypes"] or not is_selected(target["metadata"]["labels"], spec["podSelector"]):
+        return True
+    peers = [peer for rule in spec["ingress"] for peer in rule["from"]]
+    if isinstance(comer, str):
+        blocks = [ip_network(peer["ipBlock"]["cidr"]) for peer in peers if "ipBlock" in peer]
+        return any(ip_address(comer) in block for block in blocks)
+    return any(is_selected(comer, peer["podSelector"]) for peer in peers if "podSelector" in peer)
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """The Pods that Refit makes."""
+    configuration = {"config": {"Cmd": ["launch"]}}
+    return {
+        "session": manifests.pod(SESSION, OPTIONS, "s"),
+        "trial": trial_pods.pod(SESSION, "ada.1", "n1", configuration, OPTIONS, Settings()),
+        "pull": manifests.puller(SESSION.image, "n1", OPTIONS),
+    }
+
+
+@pytest.mark.parametrize("options", [INSIDE, OUTSIDE], ids=["inside", "outside"])
+@pytest.mark.parametrize("target", sorted(pods()))
+def test_sessions_reach_each_other_by_no_port(options: ClusterOptions, target: str) -> None:
+    pod = pods()[target]
+    for other in pods().values():
+        assert not reaches(options, other["metadata"]["labels"], pod)
+    assert not reaches(options, {"app": "of somebody else"}, pod) and not reaches(options, {}, pod)
+    assert not reaches(options, "198.51.100.7", pod)
+    assert reaches(options, REFIT, pod)
+
+
+def test_a_gateway_outside_comes_from_the_addresses_that_the_settings_name() -> None:
+    assert reaches(OUTSIDE, "192.0.2.3", pods()["session"])
+    assert not reaches(INSIDE, "192.0.2.3", pods()["session"])
+
+
+def test_where_nobody_knows_from_where_the_gateway_comes_there_is_none_and_the_doctor_says_so() -> None:
+    assert isolation.policy(OPTIONS) is None
+    seen = judge_isolation(OPTIONS, allowed=True)
+    assert seen.ok and "kubernetes.gateway_addresses" in seen.seen
+    lacks = judge_isolation(OUTSIDE, allowed=False)
+    assert not lacks.ok and "networkpolicies" in lacks.hint
+    assert "if the cluster's network enforces it" in judge_isolation(OUTSIDE, allowed=True).seen
+
+
+def test_settings_take_ranges_of_addresses_alone() -> None:
+    assert ClusterSettings(gateway_addresses=("10.0.0.0/8", "fd00::/8")).gateway_addresses == ("10.0.0.0/8", "fd00::/8")
+    for wrong in ("10.0.0.1/8", "gateway.example.com", "10.0.0.0/33"):
+        with pytest.raises(ValueError, match="gateway_addresses"):
+            ClusterSettings(gateway_addresses=(wrong,))
