@@ -1,6 +1,6 @@
 """The process that moves a session in a cluster is killed at random moments, and so is what ends its move.
 
-By itself this kills a few; `REFIT_TEST_KILLS` says how many, `REFIT_TEST_SEED` when. What was killed is printed
+By itself this kills a few; `REFIT_TEST_KILLS` says how many, `REFIT_TEST_SEED` when. Its tally is printed
 with `pytest -s`.
 """
 

@@ -77,7 +77,7 @@ def running() -> Iterator[None]:
     """The cluster, for one process at a time, as that of `KUBECONFIG`; one that was up before stays up."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with FileLock(FOLDER / "tests.lock"):
-        was_up = (FOLDER / "run" / "kube-apiserver.pid").exists()
+        was_up = _is_up()
         kube("up", "2")
         os.environ["KUBECONFIG"] = str(FOLDER / "run" / "admin.kubeconfig")
         kubectl("create", "namespace", NAMESPACE)
@@ -88,6 +88,14 @@ def running() -> Iterator[None]:
             kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
             if not was_up:
                 kube("down")
+
+
+def _is_up() -> bool:
+    """Whether there is a cluster already; one whose API server somebody has killed is ended."""
+    pid = FOLDER / "run" / "kube-apiserver.pid"
+    if pid.exists() and not Path(f"/proc/{pid.read_text().strip()}").exists():
+        kube("down")
+    return pid.exists()
 
 
 @contextmanager

@@ -173,7 +173,7 @@ class HomesContract:
         for _ in range(2):
             homes.remove(session.name)
             assert not homes.has_snapshot(session.name, "move")
-            assert session.name not in homes.owners() and homes.owners()[other.name] == session.uid + 1
+            assert session.name not in homes.owners() and homes.owners()[f"{session.name}-2"] == session.uid + 1
         assert files.all(other) == {"notes": "of somebody else"}
         homes.make(session.name, session.uid)
         assert files.all(with_volume(homes, session)[1]) == files.all(session.home) == {}

@@ -33,7 +33,7 @@ ENDS = {State.cleaned, State.rolled_back, State.deferred}
 
 @dataclass
 class Tally:
-    """What was killed so far: how many processes, at which steps of their moves, and how these ended."""
+    """The kills so far: how many, at which steps of moves, and how these ended."""
 
     kills: int = 0
     steps: Counter[str] = field(default_factory=Counter)

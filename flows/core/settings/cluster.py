@@ -35,6 +35,13 @@ class SessionEngine(StrEnum):
     kubernetes = "kubernetes"
 
 
+class Snapshots(StrEnum):
+    """Whether snapshots of homes are taken there."""
+
+    none = "none"
+    auto = "auto"
+
+
 class Effect(StrEnum):
     """The effect of a node's taint on Pods that don't tolerate it."""
 
@@ -77,6 +84,11 @@ class ClusterSettings(Document):
     )
     storage_class: NameOrNone = Field("", description="Storage class of homes and volumes; empty: the cluster's own.")
     home_gb: float = Field(10.0, gt=0, description="GB that the claim of a home, or of a volume, asks for.")
+    snapshots: Snapshots = Field(
+        Snapshots.none,
+        description="Whether homes have snapshots, in moves, too: none, or auto, which takes VolumeSnapshots where the "
+        "storage class can, and else copies each home by a Pod beside its session.",
+    )
     node_selector: dict[str, str] = Field({}, description="Labels that a node has to have to run sessions.")
     tolerations: tuple[Toleration, ...] = Field((), description="Taints of nodes on which sessions may run.")
     priority_class: NameOrNone = Field("", description="Priority class of sessions; empty: the cluster's own.")

@@ -38,9 +38,9 @@ _SECONDS = 30.0
 # A connection to a program in a Pod: in it, a kubelet is restarted, or an answer lost.
 _CONNECT_SECONDS = 20.0
 _MANAGER = "refit"
-BUDGETS, POLICIES = "poddisruptionbudgets", "networkpolicies"
+BUDGETS, POLICIES, SNAPSHOTS = "poddisruptionbudgets", "networkpolicies", "volumesnapshots"
 # Kinds of objects that aren't of the core → the group of the API that has them.
-GROUPS = {BUDGETS: "policy", POLICIES: "networking.k8s.io"}
+GROUPS = {BUDGETS: "policy", POLICIES: "networking.k8s.io", SNAPSHOTS: "snapshot.storage.k8s.io"}
 # An API server that is restarted is away for half a minute, where it is the only one.
 _OUTAGE_SECONDS, _OUTAGE_PAUSE_SECONDS = 60.0, 0.5
 _BUSY = (httpx2.codes.TOO_MANY_REQUESTS, httpx2.codes.SERVICE_UNAVAILABLE)

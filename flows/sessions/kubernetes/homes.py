@@ -1,33 +1,34 @@
-"""Homes and volumes as claims of a cluster: what `engine.Homes` asks for, as far as claims alone can do it.
+"""Homes and volumes as claims of a cluster: implements `engine.Homes`.
 
-A path of a home is the name of its claim here, and nothing on this machine. There are no snapshots yet, so that all
-that needs one refuses.
+A path of a home is the name of its claim here, and nothing on this machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import NoReturn
 
 from flows.core.errors import RefitError
 from flows.sessions.homes.volumes import DiskUse, Wanted
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster
+from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
 from flows.sessions.kubernetes.manifests import KIND, SESSION, UID, VOLUME
+from flows.sessions.kubernetes.snapshot_ways import VolumeSnapshots
 from flows.sessions.model import Session, Volume, check_name
 from flows.sessions.podman_only import NotOnKubernetes
 
 _CLAIMS = "persistentvolumeclaims"
+_GONE_SECONDS = 60.0
 
 
 class ClusterHomes:
-    """Implements `engine.Homes` in one namespace of a cluster, without snapshots and copies."""
-
-    keeps_snapshots = False
+    """Implements `engine.Homes` in one namespace of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        """Nothing is asked of the cluster yet."""
+        self._cluster, self._snapshots = cluster, ClusterSnapshots(cluster)
+        self.keeps_snapshots = self._snapshots.keeps
 
     def path(self, name: str) -> Path:
         """The name of the claim of a session's home, there or not.
@@ -47,7 +48,8 @@ class ClusterHomes:
     def owners(self) -> Mapping[str, int]:
         """Home → the uid that owns it, of all that are there, whether or not anybody remembers them."""
         claims = self._cluster.list(_CLAIMS, **{KIND: "home"})
-        homes = (claim["metadata"] for claim in claims if VOLUME not in claim["metadata"]["labels"])
+        there = (claim["metadata"] for claim in claims if "deletionTimestamp" not in claim["metadata"])
+        homes = (claim for claim in there if VOLUME not in claim["labels"])
         return {home["labels"][SESSION]: _uid(home) for home in homes if SESSION in home["labels"]}
 
     def make(self, name: str, uid: int) -> Path:
@@ -78,6 +80,8 @@ class ClusterHomes:
             self._make(volume.folder.name, session.uid, {SESSION: session.name, VOLUME: volume.name})
 
     def _make(self, claim: str, uid: int, labels: Mapping[str, str]) -> None:
+        if "deletionTimestamp" in (self._cluster.find(_CLAIMS, claim) or {}).get("metadata", {}):
+            self._delete(claim)
         self._cluster.ensure(_CLAIMS, manifests.home_claim(claim, self._cluster.options, labels, uid))
         there = self._cluster.find(_CLAIMS, claim)
         if there and (owner := _uid(there["metadata"])) != uid:
@@ -97,22 +101,30 @@ class ClusterHomes:
 
     def remove_volume(self, folder: Path) -> None:
         """Remove the claim of one volume for good."""
-        self._cluster.delete(_CLAIMS, folder.name)
+        self._delete(folder.name)
 
     def remove(self, name: str) -> None:
         """Remove the claims of a home and its volumes for good."""
         for claim in self._cluster.list(_CLAIMS, **{KIND: "home", SESSION: check_name(name)}):
-            self._cluster.delete(_CLAIMS, claim["metadata"]["name"])
+            self._delete(claim["metadata"]["name"])
+        self._snapshots.forget_all(name)
+
+    def _delete(self, claim: str) -> None:
+        """Remove a claim, and wait until it is gone: as long as a Pod has it, it is only about to go."""
+        self._cluster.delete(_CLAIMS, claim)
+        self._cluster.wait(_CLAIMS, claim, lambda told: told is None, _GONE_SECONDS, f"{claim} doesn't go")
 
     def has_snapshot(self, session: str, id: str) -> bool:
-        """Whether there is a snapshot `id` of a session's home: none is ever taken here."""
-        return False
+        """Whether there is a whole snapshot `id` of a session's home."""
+        return self._snapshots.has(check_name(session), id)
 
     def forget_spare(self, name: str) -> None:
-        """Nothing: no copy for a rehearsal is ever made here."""
+        """Remove the copies of a session's home and volumes that were made for a rehearsal."""
+        self._snapshots.forget_spare(check_name(name))
 
     def forget(self, session: str, id: str) -> None:
-        """Nothing: there is no snapshot."""
+        """Remove one snapshot, of the home and of the volumes."""
+        self._snapshots.forget(check_name(session), id)
 
     def draft_clone(self, source: Session, id: str, new: Session) -> None:
         """Refuse.
@@ -120,7 +132,7 @@ class ClusterHomes:
         Raises:
             NotOnKubernetes: always.
         """
-        _refuse("Clones of sessions")
+        raise NotOnKubernetes("Clones of sessions")
 
     def finish_clone(self, new: Session, old: int) -> None:
         """Refuse.
@@ -128,101 +140,74 @@ class ClusterHomes:
         Raises:
             NotOnKubernetes: always.
         """
-        _refuse("Clones of sessions")
+        raise NotOnKubernetes("Clones of sessions")
 
     def check_room(self, session: Session) -> None:
-        """Refuse, as for all that a snapshot is needed for.
+        """Nothing: the cluster bounds claims by itself, and says so when one is made.
 
         Raises:
-            NotOnKubernetes: always.
+            NotOnKubernetes: the settings want no snapshots.
         """
-        _refuse("Snapshots of homes")
+        self._snapshots.way  # noqa: B018 - it refuses
 
     def snapshot_cost(self, session: Session) -> int:
-        """Refuse.
+        """Bytes that a snapshot of home and volumes copies; 0: the storage class takes them.
 
         Raises:
-            NotOnKubernetes: always.
+            RefitError: the Pod that counts them doesn't run.
         """
-        _refuse("Snapshots of homes")
+        return 0 if isinstance(self._snapshots.way, VolumeSnapshots) else self._snapshots.size(session)
 
     def own_size(self, session: Session, id: str) -> int | None:
-        """Refuse.
-
-        Raises:
-            NotOnKubernetes: always.
-        """
-        _refuse("Snapshots of homes")
+        """None: only the storage knows."""
+        return None
 
     def touched(self, session: Session, id: str) -> tuple[str, ...] | None:
-        """Refuse.
-
-        Raises:
-            NotOnKubernetes: always.
-        """
-        _refuse("Snapshots of homes")
+        """None: only `differences` can tell."""
+        return None
 
     def spare(self, session: Session, folder: Path, most: int) -> Session:
-        """Refuse.
+        """Copy home and volumes for a rehearsal into claims of their own; the session may run.
 
         Raises:
-            NotOnKubernetes: always.
+            NoRoom: they would take more than `most` bytes.
         """
-        _refuse("Rehearsals")
+        return self._snapshots.spare(session, most)
 
     def copy(self, session: Session, id: str) -> Path:
-        """Refuse.
-
-        Raises:
-            NotOnKubernetes: always.
-        """
-        _refuse("Snapshots of homes")
+        """Begin the snapshot `id` while the session runs; `delta` brings in later changes."""
+        return self.delta(session, id)
 
     def delta(self, session: Session, id: str) -> Path:
-        """Refuse.
-
-        Raises:
-            NotOnKubernetes: always.
-        """
-        _refuse("Snapshots of homes")
+        """Make the snapshot equal to home and volumes of a session that is stopped, copied before or not."""
+        self._snapshots.take(session, id)
+        return self.snapshot(session.name, id)
 
     def snapshot(self, session: str, id: str) -> Path:
-        """Refuse.
-
-        Raises:
-            NotOnKubernetes: always.
-        """
-        _refuse("Snapshots of homes")
+        """A name for the snapshot `id` of a session's home, there or not: its files are in no folder here."""
+        return Path(f"{manifests.claim(check_name(session))}@{id}")
 
     def differences(
         self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False
     ) -> tuple[str, ...]:
-        """Refuse.
-
-        Raises:
-            NotOnKubernetes: always.
-        """
-        _refuse("Snapshots of homes")
+        """The differences between the snapshot and home and volumes, each in words; empty: none."""
+        return self._snapshots.differences(session, id, except_paths, at_a_glance=at_a_glance)
 
     def restore(self, session: Session, id: str) -> None:
-        """Refuse.
+        """Make home and volumes of a session that is stopped equal to their snapshot.
 
         Raises:
-            NotOnKubernetes: always.
+            RefitError: the snapshot of one of them isn't there; all are as they were.
         """
-        _refuse("Snapshots of homes")
+        self._snapshots.restore(session, id)
 
     def bring_files(self, session: Session, id: str, paths: Iterable[str], *, to: str = "", suffix: str = "") -> None:
-        """Refuse.
+        """Let single files and folders be what they are in a snapshot, while the session runs or not.
 
         Raises:
-            NotOnKubernetes: always.
+            RefitError: one isn't in the snapshot, or `to` can't be made: nothing was brought.
         """
-        _refuse("Snapshots of homes")
-
-
-def _refuse(thing: str) -> NoReturn:
-    raise NotOnKubernetes(thing)
+        self._snapshots.bring_files(session, id, paths, to=to, suffix=suffix)
 
 
 def _uid(metadata: Mapping[str, object]) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.core.settings import Settings
-from flows.core.settings.cluster import Toleration
+from flows.core.settings.cluster import Snapshots, Toleration
 from flows.sessions.model import HOME, Session, Volume
 
 SLOTS = ("a", "b")
@@ -57,6 +57,7 @@ class ClusterOptions:
         start_seconds: in which a Pod gets its node, its volumes and its image.
         owner: the Refit whose namespace this is; empty: nobody asks.
         gateways: CIDRs from which a gateway outside of the cluster comes.
+        snapshots: whether homes have any.
         inside: whether Refit is a Pod of the cluster.
     """
 
@@ -75,6 +76,7 @@ class ClusterOptions:
     start_seconds: float = 600.0
     owner: str = ""
     gateways: tuple[str, ...] = ()
+    snapshots: Snapshots = Snapshots.none
     inside: bool = False
 
     @classmethod
@@ -96,6 +98,7 @@ class ClusterOptions:
             cpus=told.cpus,
             start_seconds=told.start_minutes * 60,
             gateways=told.gateway_addresses,
+            snapshots=told.snapshots,
         )
 
     def reference(self, image: str) -> str:

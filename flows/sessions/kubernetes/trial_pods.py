@@ -58,7 +58,7 @@ def pod(
         "terminationGracePeriodSeconds": 1,
         "volumes": [{"name": name, "emptyDir": {}} for name in folders],
         "containers": [_container(session, configuration, options, settings, folders)],
-        **({"affinity": _affinity(node)} if node else {}),
+        **({"affinity": on_node(node)} if node else {}),
     }
     metadata = {
         "name": f"refit-{TRIAL}-{id.rpartition('.')[2]}",
@@ -69,7 +69,7 @@ def pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def _affinity(node: str) -> dict[str, Any]:
+def on_node(node: str) -> dict[str, Any]:
     """The scheduler takes this node alone, and only if it has room."""
     on = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [on]}}}

@@ -12,7 +12,7 @@ import pytest
 from flows.core.cluster_settings import ClusterSettings
 from flows.core.settings import Settings
 from flows.services.doctor_cluster import judge_isolation
-from flows.sessions.kubernetes import isolation, manifests, trial_pods
+from flows.sessions.kubernetes import home_pods, isolation, manifests, trial_pods
 from flows.sessions.kubernetes.manifests import ClusterOptions
 from tests.support.pods import OPTIONS, SESSION
 
@@ -51,6 +51,7 @@ def pods() -> dict[str, dict[str, Any]]:
     return {
         "session": manifests.pod(SESSION, OPTIONS, "s"),
         "trial": trial_pods.pod(SESSION, "ada.1", "n1", configuration, OPTIONS, Settings()),
+        "home": home_pods.pod(SESSION, [], "n1", OPTIONS),
         "pull": manifests.puller(SESSION.image, "n1", OPTIONS),
     }
 

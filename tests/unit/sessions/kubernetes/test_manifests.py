@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from flows.core.settings import Settings
-from flows.sessions.kubernetes import manifests, trial_pods
+from flows.sessions.kubernetes import home_pods, manifests, trial_pods
+from flows.sessions.kubernetes.home_pods import Mount
 from flows.sessions.kubernetes.refusals import Right, role
 from flows.sessions.model import Session, Volume
 from tests.support.pods import OPTIONS, SESSION
@@ -50,6 +51,8 @@ def test_pods_meet_the_restricted_level(session: Session) -> None:
     assert not_restricted(manifests.puller(session.image, "n1", OPTIONS)["spec"]) == []
     trial = trial_pods.pod(session, "ada.1", "n1", {"config": {"Cmd": ["launch"]}}, OPTIONS, Settings())
     assert not_restricted(trial["spec"]) == []
+    beside = home_pods.pod(session, [Mount("live-0", "refit-home-ada", read_only=True)], "n1", OPTIONS)
+    assert not_restricted(beside["spec"]) == []
 
 
 def test_the_check_itself_refuses_what_the_level_refuses() -> None:

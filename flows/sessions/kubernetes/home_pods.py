@@ -1,0 +1,193 @@
+"""Pods beside sessions that have homes and their copies mounted, and the program that works on them there.
+
+A Pod has the session's image, which its node has already, and the session's user. It goes when its work is done; one
+that a killed Refit has left is removed by the next of its name, and Kubernetes ends it after an hour.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.core import fence
+from flows.core.command import ProgramFailed
+from flows.core.errors import RefitError
+from flows.core.formatting import on_a_line
+from flows.sessions.kubernetes import home_program, manifests, records
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError, StillWaiting
+from flows.sessions.kubernetes.manifests import KIND, SESSION, ClusterOptions
+from flows.sessions.kubernetes.programs import output_of
+from flows.sessions.kubernetes.trial_pods import on_node
+from flows.sessions.model import Session
+
+POD = "home"
+WORK_SECONDS = 3600.0
+_PROGRAM = Path(home_program.__file__).read_text(encoding="utf-8")
+_FOLDER = "/run/refit/parts"
+_OF_SESSIONS = ("securityContext", "imagePullSecrets", "nodeSelector", "tolerations")
+_WAITS = "trap 'exit 0' TERM; sleep 3600 & wait"
+_WHAT = {
+    home_program.MISSING: ("{path!r} isn't in the snapshot.", "`refit session diff` shows what is there."),
+    home_program.LINK: ("{path!r} leads over a link in the snapshot.", "name the path without the link."),
+    home_program.THERE: ("The folder {path!r} can't be made.", "choose another name."),
+    home_program.UNREADABLE: (
+        "{path!r} can't be read by its own user, so that nobody can copy the home.",
+        "let its owner call `chmod u+r` for it, for a folder `chmod u+rx`.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A claim as a Pod has it.
+
+    Attributes:
+        name: in the Pod, e.g. `live-0`.
+        claim: its name.
+        inside: folder in the claim that is worked on; empty: all of it.
+        read_only: whether it can't be written to.
+    """
+
+    name: str
+    claim: str
+    inside: str = ""
+    read_only: bool = False
+
+    @property
+    def folder(self) -> str:
+        """Where the program finds it."""
+        return f"{_FOLDER}/{self.name}/{self.inside}".rstrip("/")
+
+
+def pod(session: Session, mounts: Sequence[Mount], node: str, options: ClusterOptions) -> dict[str, Any]:
+    """The Pod that has these claims. Pure.
+
+    Args:
+        session: whose image and user it has.
+        mounts: the claims.
+        node: on which the home is in use; empty: on any.
+        options: where sessions run.
+    """
+    own = manifests.pod_spec(session, options, "")
+    claims = {mount.claim: number for number, mount in enumerate(mounts)}
+    spec = {
+        **{key: own[key] for key in _OF_SESSIONS if key in own},
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": round(WORK_SECONDS),
+        "terminationGracePeriodSeconds": 1,
+        "volumes": [
+            {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}}
+            for claim, number in claims.items()
+        ],
+        "containers": [_container(options.reference(session.image), mounts, claims)],
+        **({"affinity": on_node(node)} if node else {}),
+    }
+    told = hashlib.sha256(" ".join([session.name, *map(str, mounts)]).encode()).hexdigest()[:16]
+    metadata = {
+        "name": f"refit-{POD}s-{told}",
+        "namespace": options.namespace,
+        "labels": {SESSION: session.name, KIND: POD},
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _container(image: str, mounts: Sequence[Mount], claims: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "name": POD,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/bin/sh", "-c", _WAITS],
+        "workingDir": "/",
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [
+            {"name": f"claim-{claims[each.claim]}", "mountPath": f"{_FOLDER}/{each.name}", "readOnly": each.read_only}
+            for each in mounts
+        ],
+    }
+
+
+class HomeWork:
+    """The verbs of the program, in one Pod that runs."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster, self._name = cluster, name
+
+    def call(self, verb: str, *words: str, limit: float = WORK_SECONDS) -> str:
+        """The output of a verb of `home_program`.
+
+        Raises:
+            RefitError: it can't be done, for a path that the error names.
+            ClusterError: the Pod can't be reached, or has ended.
+        """
+        argv = ["python3", "-B", "-", verb, *words]
+        try:
+            return output_of(self._cluster, self._name, POD, argv, _PROGRAM, limit=limit, most=1 << 24)
+        except ProgramFailed as error:
+            if (told := _WHAT.get(error.exit_code_of_program or 0)) is None:
+                raise
+            path = on_a_line(error.tail.strip())
+            raise RefitError(told[0].format(path=path), hint=told[1]) from None
+
+
+class HomePods:
+    """Makes such Pods, and ends them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Nothing is asked of the cluster yet."""
+        self._cluster = cluster
+
+    @contextmanager
+    def mounted(self, session: Session, mounts: Sequence[Mount]) -> Iterator[HomeWork]:
+        """A Pod with these claims, on the node on which the session's home is in use, for the `with` block.
+
+        Raises:
+            ClusterError: it doesn't run, and why.
+        """
+        manifest = pod(session, mounts, self._node_of(session), self._cluster.options)
+        name, seconds = manifest["metadata"]["name"], self._cluster.options.start_seconds
+        self._end(name)
+        self._cluster.create("pods", manifest)
+        try:
+            self._cluster.wait("pods", name, _runs, seconds, f"{name} doesn't run")
+            yield HomeWork(self._cluster, name)
+        except StillWaiting as error:
+            why = records.waits_for(self._cluster.find("pods", name) or {})
+            raise ClusterError(error.what, why=why, hint=error.hint) from None
+        finally:
+            with fence.lifted():  # nobody else's bears this name
+                self._end(name)
+
+    def _end(self, name: str) -> None:
+        if self._cluster.find("pods", name):
+            self._cluster.delete("pods", name, grace=0)
+            self._cluster.wait("pods", name, lambda told: told is None, 60.0, f"{name} doesn't end")
+
+    def _node_of(self, session: Session) -> str:
+        """The node on which the home is in use; empty: none."""
+        for told in self._cluster.list("pods", **{SESSION: session.name, KIND: "session"}):
+            if node := told["spec"].get("nodeName"):
+                return str(node)
+        return ""
+
+
+def _runs(told: Mapping[str, Any] | None) -> bool:
+    """Whether the container of such a Pod runs.
+
+    Raises:
+        ClusterError: it never will.
+    """
+    if told is None:
+        return False
+    status = told.get("status") or {}
+    for seen in status.get("containerStatuses") or ():
+        if why := records.trouble(seen.get("state") or {}):
+            raise ClusterError("The Pod for a home doesn't start.", why=why)
+    if status.get("phase") in ("Failed", "Succeeded"):
+        raise ClusterError("The Pod for a home has ended.", why=str(status.get("message", "")))
+    return status.get("phase") == "Running"

@@ -1,0 +1,206 @@
+"""Snapshots of homes that are claims: taken, compared, brought back, and copied for rehearsals and new sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from http import HTTPStatus
+from pathlib import Path
+
+from flows.core.cluster_settings import Snapshots
+from flows.core.errors import RefitError
+from flows.core.formatting import megabytes
+from flows.sessions.homes import files_back
+from flows.sessions.homes.space_reservation import NoRoom
+from flows.sessions.homes.volumes import is_own, parts
+from flows.sessions.kubernetes import snapshot_ways
+from flows.sessions.kubernetes.cluster import SNAPSHOTS, Cluster, ClusterError
+from flows.sessions.kubernetes.home_pods import HomePods, HomeWork, Mount
+from flows.sessions.kubernetes.manifests import KIND, SESSION
+from flows.sessions.kubernetes.snapshot_ways import CLAIMS, PART, Copies, VolumeSnapshots, kept, live
+from flows.sessions.model import Session
+from flows.sessions.podman_only import NotOnKubernetes
+
+_SPARE = "spare"
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_STORAGE, _SNAPSHOT_API = "apis/storage.k8s.io/v1", "apis/snapshot.storage.k8s.io/v1"
+
+
+class ClusterSnapshots:
+    """The verbs of `engine.Homes` that need snapshots, in one namespace of a cluster.
+
+    Attributes:
+        keeps: whether any are taken.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Nothing is asked of the cluster yet."""
+        self._cluster, self._pods = cluster, HomePods(cluster)
+        self.keeps = cluster.options.snapshots is not Snapshots.none
+
+    @cached_property
+    def way(self) -> Copies | VolumeSnapshots:
+        """By VolumeSnapshots where the storage class can, else by copies.
+
+        Raises:
+            NotOnKubernetes: none are to be taken.
+        """
+        if not self.keeps:
+            raise NotOnKubernetes(
+                "Snapshots of homes", "set `kubernetes.snapshots: auto`; docs/kubernetes.md says what they cost."
+            )
+        if snapshot_class := self._snapshot_class():
+            return VolumeSnapshots(self._cluster, snapshot_class)
+        return Copies(self._cluster, self._pods)
+
+    def _snapshot_class(self) -> str:
+        """The class of snapshots that fits the storage class of homes; empty: there is none, or Refit may not know."""
+        try:
+            classes = (self._cluster.of_all(_STORAGE, "storageclasses") or {}).get("items") or ()
+            there = (self._cluster.of_all(_SNAPSHOT_API, "volumesnapshotclasses") or {}).get("items") or ()
+        except ClusterError as error:
+            if error.status == HTTPStatus.FORBIDDEN:
+                return ""
+            raise
+        asked = self._cluster.options.storage_class
+        drivers = {
+            str(each["provisioner"])
+            for each in classes
+            if (each["metadata"]["name"] == asked if asked else _is_default(each["metadata"]))
+        }
+        return next((str(each["metadata"]["name"]) for each in there if each["driver"] in drivers), "")
+
+    def take(self, session: Session, id: str) -> None:
+        """Let the snapshot be what home and volumes are now."""
+        self.way.take(session, id)
+
+    def has(self, session: str, id: str) -> bool:
+        """Whether there is a snapshot of a session's home."""
+        return self.keeps and self.way.has(session, id)
+
+    def forget(self, session: str, id: str) -> None:
+        """Remove it."""
+        if self.keeps:
+            self.way.forget(session, id)
+
+    def forget_all(self, session: str) -> None:
+        """Remove all snapshots of a session, and copies for rehearsals, also those of another way."""
+        for claim in self._cluster.list(CLAIMS, **{SESSION: session, KIND: snapshot_ways.COPY}):
+            self._cluster.delete(CLAIMS, claim["metadata"]["name"])
+        self.forget_spare(session)
+        if self.keeps and isinstance(self.way, VolumeSnapshots):
+            for each in self._cluster.list(SNAPSHOTS, **{SESSION: session}):
+                self._cluster.delete(SNAPSHOTS, each["metadata"]["name"])
+
+    def differences(
+        self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False
+    ) -> tuple[str, ...]:
+        """The differences between the snapshot and home and volumes, each in words."""
+        lines: list[str] = []
+        with self._beside(session, id) as (work, sources, targets):
+            for part, source, target in zip(parts(session), sources, targets, strict=True):
+                excepted = () if part.volume else except_paths
+                told = work.call("differences", source.folder, target.folder, "0" if at_a_glance else "1", *excepted)
+                lines += map(part.named, told.splitlines())
+        return tuple(lines)
+
+    @contextmanager
+    def _beside(
+        self, session: Session, id: str, *, writes: bool = False
+    ) -> Iterator[tuple[HomeWork, tuple[Mount, ...], tuple[Mount, ...]]]:
+        """A Pod with home and volumes, and with their snapshots.
+
+        Raises:
+            RefitError: there is no whole snapshot of that name.
+        """
+        self._require(session, id)
+        with self.way.view(session, id) as claims:
+            mounts, copies = live(session, read_only=not writes), kept(session, claims)
+            with self._pods.mounted(session, [*mounts, *copies]) as work:
+                yield work, mounts, copies
+
+    def _require(self, session: Session, id: str) -> None:
+        if not self.way.has(session.name, id, [part.volume for part in parts(session)]):
+            raise RefitError(
+                f"There is no snapshot {id!r} of the session {session.name!r}.",
+                why="It isn't there, or has not all of its volumes.",
+                hint=f"`refit session snapshots {session.name}` lists them.",
+            )
+
+    def restore(self, session: Session, id: str) -> None:
+        """Make home and volumes of a session that is stopped equal to their snapshot; doing it again does the rest."""
+        with self._beside(session, id, writes=True) as (work, mounts, copies):
+            for mount, copy in zip(mounts, copies, strict=True):
+                work.call("mirror", copy.folder, mount.folder)
+
+    def bring_files(self, session: Session, id: str, paths: Iterable[str], *, to: str = "", suffix: str = "") -> None:
+        """Let single files and folders be what they are in a snapshot, while the session runs or not."""
+        chosen = files_back.chosen(session, paths)
+        beside = files_back.chosen(session, [to])[0] if to else None
+        if beside and beside.part.volume:
+            raise RefitError(f"{to!r} isn't in the home.", hint="choose a folder in the home.")
+        with self._beside(session, id, writes=True) as (work, mounts, copies):
+            places: Mapping[str, tuple[str, str]] = {
+                part.volume: (copy.folder, mount.folder)
+                for part, mount, copy in zip(parts(session), mounts, copies, strict=True)
+            }
+            for one in chosen:
+                work.call("look", places[one.part.volume][0], *one.paths)
+            if beside:
+                work.call("beside", places[""][1], beside.paths[0])
+            for one in chosen:
+                source, target = places[one.part.volume]
+                where = f"{places[''][1]}/{beside.paths[0]}" if beside else target
+                work.call("bring", source, where, suffix, *one.paths)
+
+    def size(self, session: Session) -> int:
+        """Bytes that home and volumes take."""
+        mounts = live(session, read_only=True)
+        with self._pods.mounted(session, mounts) as work:
+            return sum(int(work.call("size", mount.folder).split()[0]) for mount in mounts)
+
+    def spare(self, session: Session, most: int) -> Session:
+        """Copy home and volumes for a rehearsal; the session may run.
+
+        Raises:
+            NoRoom: they would take more than `most` bytes.
+        """
+        if isinstance(self.way, Copies) and (size := self.size(session)) > most:
+            raise NoRoom(f"the home takes {megabytes(size)}; a copy may take {megabytes(most)}")
+        self.forget_spare(session.name)
+        own = {part.volume: f"refit-spare-{session.name}-{n}" for n, part in enumerate(parts(session))}
+        self._spare(session, own)
+        volumes = tuple(
+            replace(volume, folder=Path(own[volume.name])) if is_own(volume) else replace(volume, read_only=True)
+            for volume in session.volumes
+        )
+        return replace(session, home=Path(own[""]), volumes=volumes)
+
+    def _spare(self, session: Session, own: Mapping[str, str]) -> None:
+        if isinstance(self.way, VolumeSnapshots):
+            self.way.take(session, _SPARE)
+            newest = self.way.newest(session.name, _SPARE)
+            for volume, claim in own.items():
+                self.way.derive(claim, session, _SPARE, newest[volume], {PART: volume})
+            return
+        for volume, claim in own.items():
+            made = snapshot_ways.claim_of(claim, session, _SPARE, {PART: volume}, self._cluster)
+            self._cluster.ensure(CLAIMS, made)
+        mounts, copies = live(session, read_only=True), kept(session, own, read_only=False)
+        with self._pods.mounted(session, [*mounts, *copies]) as work:
+            for mount, copy in zip(mounts, copies, strict=True):
+                work.call("mirror", mount.folder, copy.folder)
+
+    def forget_spare(self, session: str) -> None:
+        """Remove the copies that were made for a rehearsal."""
+        for claim in self._cluster.list(CLAIMS, **{SESSION: session, KIND: _SPARE}):
+            self._cluster.delete(CLAIMS, claim["metadata"]["name"])
+        if self.keeps and isinstance(self.way, VolumeSnapshots):
+            self.way.forget(session, _SPARE)
+
+
+def _is_default(metadata: Mapping[str, object]) -> bool:
+    annotations = metadata.get("annotations")
+    return isinstance(annotations, Mapping) and annotations.get(_DEFAULT_CLASS) == "true"

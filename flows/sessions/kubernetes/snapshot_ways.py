@@ -1,0 +1,208 @@
+"""The two ways in which a snapshot of a session's claims is held: as VolumeSnapshots, or as claims with copies.
+
+Both hold home and own volumes, all of them or none: a snapshot without one of them is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+from flows.core import fence
+from flows.sessions.homes.volumes import Part, parts
+from flows.sessions.kubernetes import manifests
+from flows.sessions.kubernetes.cluster import GROUPS, SNAPSHOTS, Cluster, ClusterError
+from flows.sessions.kubernetes.home_pods import HomePods, Mount
+from flows.sessions.kubernetes.manifests import KIND, LABEL, SESSION
+from flows.sessions.model import HOME, Session
+
+CLAIMS = "persistentvolumeclaims"
+COPY, VIEW = "copy", "view"
+# Labels: which snapshot something belongs to, and which part of it; of an id that a label can't hold, a digest.
+SNAPSHOT, PART = f"{LABEL}snapshot", f"{LABEL}part"
+WHOLE = f"{LABEL}whole"
+_TURN = f"{LABEL}turn"
+_READY_SECONDS = 1800.0
+
+
+class Way(Protocol):
+    """How snapshots are held. Every verb can be repeated."""
+
+    def take(self, session: Session, id: str) -> None:
+        """Let the snapshot be what home and volumes are now, whether or not there was one."""
+
+    def has(self, session: str, id: str, volumes: Sequence[str] = ()) -> bool:
+        """Whether there is a whole snapshot of the home, and of these volumes."""
+
+    def view(self, session: Session, id: str) -> Iterator[Mapping[str, str]]:
+        """Part → the claim that has its snapshot, for the `with` block; nobody may write to it."""
+
+    def forget(self, session: str, id: str) -> None:
+        """Remove the snapshot."""
+
+
+def labelled(id: str) -> str:
+    """A snapshot as a label names it."""
+    return hashlib.sha256(id.encode()).hexdigest()[:16]
+
+
+def inside(part: Part) -> str:
+    """The folder of a claim in which a part's content is."""
+    return "" if part.volume else HOME.rpartition("/")[2]
+
+
+def live(session: Session, *, read_only: bool) -> tuple[Mount, ...]:
+    """The claims of a session, for a Pod beside it."""
+    return tuple(
+        Mount(f"live-{number}", part.folder.name, inside(part), read_only) for number, part in enumerate(parts(session))
+    )
+
+
+def kept(session: Session, claims: Mapping[str, str], *, read_only: bool = True) -> tuple[Mount, ...]:
+    """The claims of a snapshot, for a Pod, in the order of `live`."""
+    return tuple(
+        Mount(f"kept-{number}", claims[part.volume], inside(part), read_only)
+        for number, part in enumerate(parts(session))
+    )
+
+
+def claim_of(name: str, session: Session, kind: str, labels: Mapping[str, str], cluster: Cluster) -> dict[str, Any]:
+    """A claim that is no home of a session, though it has the size of one."""
+    return manifests.home_claim(name, cluster.options, {**labels, SESSION: session.name, KIND: kind}, session.uid)
+
+
+class Copies:
+    """Holds snapshots as claims that a Pod beside the session copies to."""
+
+    def __init__(self, cluster: Cluster, pods: HomePods) -> None:
+        self._cluster, self._pods = cluster, pods
+
+    def take(self, session: Session, id: str) -> None:
+        """Copy what has changed since the last time."""
+        claims = {part.volume: _name("copy", session.name, id, part.volume) for part in parts(session)}
+        for volume, claim in claims.items():
+            labels = {SNAPSHOT: labelled(id), PART: volume}
+            self._cluster.ensure(CLAIMS, claim_of(claim, session, COPY, labels, self._cluster))
+        sources, targets = live(session, read_only=True), kept(session, claims, read_only=False)
+        with self._pods.mounted(session, [*sources, *targets]) as work:
+            for source, target in zip(sources, targets, strict=True):
+                work.call("mirror", source.folder, target.folder)
+        for claim in claims.values():
+            self._cluster.patch(CLAIMS, claim, {"metadata": {"annotations": {WHOLE: "true"}}}, "merge")
+
+    def has(self, session: str, id: str, volumes: Sequence[str] = ()) -> bool:
+        """Whether the claims are there, with whole copies."""
+        there = self._cluster.list(CLAIMS, **{KIND: COPY, SESSION: session, SNAPSHOT: labelled(id)})
+        whole = [each["metadata"] for each in there if WHOLE in (each["metadata"].get("annotations") or {})]
+        return {"", *volumes} <= {each["labels"].get(PART, "") for each in whole}
+
+    @contextmanager
+    def view(self, session: Session, id: str) -> Iterator[Mapping[str, str]]:
+        """The claims themselves."""
+        yield {part.volume: _name("copy", session.name, id, part.volume) for part in parts(session)}
+
+    def forget(self, session: str, id: str) -> None:
+        """Remove the claims."""
+        for claim in self._cluster.list(CLAIMS, **{KIND: COPY, SESSION: session, SNAPSHOT: labelled(id)}):
+            self._cluster.delete(CLAIMS, claim["metadata"]["name"])
+
+
+class VolumeSnapshots:
+    """Holds snapshots as VolumeSnapshots; what reads one gets a claim that begins with it."""
+
+    def __init__(self, cluster: Cluster, snapshot_class: str) -> None:
+        self._cluster, self._class = cluster, snapshot_class
+
+    def take(self, session: Session, id: str) -> None:
+        """Take new ones, and then remove those of before: until all are there, the snapshot is what it was."""
+        before = self._of(session.name, id)
+        turn = 1 + max((int(each["metadata"]["labels"][_TURN]) for each in before), default=0)
+        names = [self._take(session, id, part, turn) for part in parts(session)]
+        for name in names:
+            self._cluster.wait(SNAPSHOTS, name, _is_cut, _READY_SECONDS, f"the snapshot {name} isn't taken")
+        for each in before:
+            self._cluster.delete(SNAPSHOTS, each["metadata"]["name"])
+
+    def _take(self, session: Session, id: str, part: Part, turn: int) -> str:
+        name = f"{_name('snapshot', session.name, id, part.volume)}-{turn}"
+        labels = {SESSION: session.name, KIND: "snapshot", SNAPSHOT: labelled(id), PART: part.volume, _TURN: str(turn)}
+        metadata = {"name": name, "namespace": self._cluster.options.namespace, "labels": labels}
+        source = {"persistentVolumeClaimName": part.folder.name}
+        manifest = {
+            "apiVersion": f"{GROUPS[SNAPSHOTS]}/v1",
+            "kind": "VolumeSnapshot",
+            "metadata": metadata,
+            "spec": {"volumeSnapshotClassName": self._class, "source": source},
+        }
+        self._cluster.ensure(SNAPSHOTS, manifest)
+        return name
+
+    def _of(self, session: str, id: str) -> list[dict[str, Any]]:
+        return self._cluster.list(SNAPSHOTS, **{SESSION: session, KIND: "snapshot", SNAPSHOT: labelled(id)})
+
+    def newest(self, session: str, id: str) -> Mapping[str, str]:
+        """Part → its newest snapshot that was taken."""
+        taken = [each for each in self._of(session, id) if _is_cut(each)]
+        ordered = sorted(taken, key=lambda each: int(each["metadata"]["labels"][_TURN]))
+        return {each["metadata"]["labels"].get(PART, ""): each["metadata"]["name"] for each in ordered}
+
+    def has(self, session: str, id: str, volumes: Sequence[str] = ()) -> bool:
+        """Whether they are there, and taken."""
+        return {"", *volumes} <= self.newest(session, id).keys()
+
+    @contextmanager
+    def view(self, session: Session, id: str) -> Iterator[Mapping[str, str]]:
+        """Claims that begin with them, which go afterwards."""
+        newest = self.newest(session.name, id)
+        with ExitStack() as stack:
+            claims = {
+                part.volume: stack.enter_context(self._claim(session, newest[part.volume])) for part in parts(session)
+            }
+            yield claims
+
+    @contextmanager
+    def _claim(self, session: Session, snapshot: str) -> Iterator[str]:
+        name = snapshot.replace("refit-snapshot-", "refit-view-")
+        self.derive(name, session, VIEW, snapshot, {})
+        try:
+            yield name
+        finally:
+            with fence.lifted():
+                self._cluster.delete(CLAIMS, name)
+
+    def derive(self, name: str, session: Session, kind: str, snapshot: str, labels: Mapping[str, str]) -> None:
+        """Make a claim that begins with a snapshot."""
+        made = claim_of(name, session, kind, labels, self._cluster)
+        made["spec"]["dataSource"] = {
+            "apiGroup": GROUPS[SNAPSHOTS],
+            "kind": "VolumeSnapshot",
+            "name": snapshot,
+        }
+        self._cluster.ensure(CLAIMS, made)
+
+    def forget(self, session: str, id: str) -> None:
+        """Remove them."""
+        for each in self._of(session, id):
+            self._cluster.delete(SNAPSHOTS, each["metadata"]["name"])
+
+
+def _name(kind: str, session: str, id: str, volume: str) -> str:
+    told = hashlib.sha256(f"{session} {id} {volume}".encode()).hexdigest()[:20]
+    return f"refit-{kind}-{told}"
+
+
+def _is_cut(told: Mapping[str, Any] | None) -> bool:
+    """Whether the volume may change again without changing the snapshot.
+
+    Raises:
+        ClusterError: it can't be taken.
+    """
+    status = (told or {}).get("status") or {}
+    if (error := status.get("error")) and not status.get("readyToUse"):
+        raise ClusterError("The storage class doesn't take a snapshot.", why=str(error.get("message", "")))
+    return bool(status.get("creationTime"))
+
+
+__all__ = ["COPY", "VIEW", "Copies", "VolumeSnapshots", "Way", "inside", "kept", "live"]
