@@ -31,7 +31,7 @@ def granted(kind: str) -> set[Right]:
 
 def test_it_grants_what_refit_needs_and_no_more() -> None:
     assert granted("Role") == {*rights.NEEDED, *rights.USEFUL}
-    assert granted("ClusterRole") == {rights.NODES}
+    assert granted("ClusterRole") == {rights.NODES, *rights.CLASSES}
 
 
 def test_the_api_server_takes_all_of_it(cluster: Lab) -> None:

@@ -321,7 +321,7 @@ def look(source: str, paths: Sequence[str]) -> None:
 
 
 def bring(source: str, target: str, suffix: str, paths: Sequence[str]) -> None:
-    """Let these paths be in the target what they are in the source; what was made in folders since stays."""
+    """Let these paths be in the target what they are in the source; files that were made in folders since stay."""
     look(source, paths)
     folders: dict[str, os.stat_result] = {}
     first: Names = {}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from flows.sessions.kubernetes.cluster import BUDGETS, GROUPS, POLICIES, Cluster
+from flows.sessions.kubernetes.cluster import BUDGETS, GROUPS, POLICIES, SNAPSHOTS, Cluster
 from flows.sessions.kubernetes.refusals import Right
 
 _VERBS = {
     "configmaps": ("get", "list", "create", "patch", "delete"),
-    "persistentvolumeclaims": ("get", "list", "watch", "create", "delete"),
+    "persistentvolumeclaims": ("get", "list", "watch", "create", "patch", "delete"),
     "pods": ("get", "list", "watch", "create", "patch", "delete"),
     # A connection begins as a GET; from 1.35 on, `create` is asked for as well.
     "pods/exec": ("get", "create"),
@@ -18,8 +18,14 @@ NEEDED = tuple(Right(resource, verb) for resource, verbs in _VERBS.items() for v
 BUDGET = Right(BUDGETS, "create", GROUPS[BUDGETS])
 # To keep sessions apart, where the settings say from where the gateway comes, or Refit is in the cluster.
 ISOLATION = tuple(Right(POLICIES, verb, GROUPS[POLICIES]) for verb in ("get", "create", "patch"))
+# For snapshots of homes by the storage class; without them, and without the classes, homes are copied.
+SNAPSHOT = tuple(Right(SNAPSHOTS, verb, GROUPS[SNAPSHOTS]) for verb in ("get", "list", "watch", "create", "delete"))
+CLASSES = (
+    Right("storageclasses", "list", "storage.k8s.io"),
+    Right("volumesnapshotclasses", "list", GROUPS[SNAPSHOTS]),
+)
 # Without the one, a Pod that doesn't start says less of the reason; without the other, drains evict sessions at once.
-USEFUL = (Right("events", "list"), BUDGET, *ISOLATION)
+USEFUL = (Right("events", "list"), BUDGET, *ISOLATION, *SNAPSHOT)
 # Of no namespace: without it, Refit sees no drain coming.
 NODES = Right("nodes", "list")
 

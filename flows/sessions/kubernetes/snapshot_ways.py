@@ -110,7 +110,7 @@ class Copies:
 
 
 class VolumeSnapshots:
-    """Holds snapshots as VolumeSnapshots; what reads one gets a claim that begins with it."""
+    """Holds snapshots as VolumeSnapshots; a Pod that reads one gets a claim that begins with it."""
 
     def __init__(self, cluster: Cluster, snapshot_class: str) -> None:
         self._cluster, self._class = cluster, snapshot_class

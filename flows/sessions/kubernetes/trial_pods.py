@@ -37,6 +37,8 @@ def pod(
     configuration: Mapping[str, Any],
     options: ClusterOptions,
     settings: Settings,
+    *,
+    with_home: bool = False,
 ) -> dict[str, Any]:
     """The Pod of a trial.
 
@@ -47,16 +49,16 @@ def pod(
         configuration: of the image.
         options: where sessions run.
         settings: bounds in CPU and memory.
+        with_home: whether home and volumes of the session are copies, for the trial to have; else it has empty ones.
     """
     own = manifests.pod_spec(session, options, "")
-    folders = {"home": HOME.rpartition("/")[0], "token": _TOKEN_FOLDER}
-    folders |= {f"volume-{volume.name}": volume.path for volume in session.volumes}
+    folders, claims = _folders(session), _claims(session) if with_home else {}
     spec = {
         **{key: own[key] for key in _AS_SESSIONS if key in own},
         "restartPolicy": "Never",
         "activeDeadlineSeconds": _DEADLINE_SECONDS,
         "terminationGracePeriodSeconds": 1,
-        "volumes": [{"name": name, "emptyDir": {}} for name in folders],
+        "volumes": [{"name": name, **_source(claims.get(name, ""))} for name in folders],
         "containers": [_container(session, configuration, options, settings, folders)],
         **({"affinity": on_node(node)} if node else {}),
     }
@@ -67,6 +69,21 @@ def pod(
         "annotations": {NAME: id},
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _folders(session: Session) -> dict[str, str]:
+    """Volume of the Pod → where it is mounted."""
+    volumes = {f"volume-{volume.name}": volume.path for volume in session.volumes}
+    return {"home": HOME.rpartition("/")[0], "token": _TOKEN_FOLDER, **volumes}
+
+
+def _claims(session: Session) -> dict[str, str]:
+    """Volume of the Pod → the claim that it is."""
+    return {"home": session.home.name, **{f"volume-{each.name}": each.folder.name for each in session.volumes}}
+
+
+def _source(claim: str) -> dict[str, Any]:
+    return {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
 
 
 def on_node(node: str) -> dict[str, Any]:

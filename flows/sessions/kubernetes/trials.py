@@ -1,4 +1,4 @@
-"""Trials in a cluster: a Pod of a session's next image on the session's node, with an empty home.
+"""Trials in a cluster: a Pod of a session's next image on the session's node, with a copy of the home or an empty one.
 
 The home itself stays out of it: its claim has one writer. The Pod bears a name of its own, which is locked for as long
 as its process lives; the next trial removes what a killed one has left, and Kubernetes ends what nobody removes.
@@ -14,7 +14,9 @@ from flows.core import fence
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
 from flows.core.settings import Settings
-from flows.sessions.kubernetes import ownership, records, trial_pods
+from flows.sessions.engine import Homes
+from flows.sessions.homes.space_reservation import NoRoom
+from flows.sessions.kubernetes import ownership, records, rehearsal_budget, trial_pods
 from flows.sessions.kubernetes.cluster import Cluster, StillWaiting
 from flows.sessions.kubernetes.manifests import KIND, SESSION
 from flows.sessions.kubernetes.placement import Placement
@@ -30,11 +32,10 @@ LAST_LINES = 15
 class ClusterTrials:
     """Implements `trial.Trials` in one namespace of a cluster."""
 
-    with_home = False
-
-    def __init__(self, settings: Settings, configuration: Callable[[str], Mapping[str, Any]]) -> None:
+    def __init__(self, settings: Settings, homes: Homes, configuration: Callable[[str], Mapping[str, Any]]) -> None:
         """Nothing is asked of the cluster yet; `configuration` as for `engine.Kubernetes`."""
-        self._settings, self._configuration = settings, configuration
+        self._settings, self._homes, self._configuration = settings, homes, configuration
+        self.with_home = homes.keeps_snapshots
         self._options = ownership.options(settings)
         self._cluster = Cluster(self._options)
 
@@ -48,13 +49,31 @@ class ClusterTrials:
         configuration = self._configuration(session.image)
         self.sweep()
         with named(self._settings, session.name) as id:
-            node = self._node_of(session.name)
-            manifest = trial_pods.pod(session, id, node, configuration, self._options, self._settings)
+            node, copy = self._node_of(session.name), self._copied(session)
+            manifest = trial_pods.pod(
+                copy, id, node, configuration, self._options, self._settings, with_home=self.with_home
+            )
             try:
                 yield ClusterTrial(self._cluster, manifest)
             finally:
                 with fence.lifted():  # nobody else's bears this name
                     self._cluster.delete("pods", manifest["metadata"]["name"], grace=0)
+                    self._homes.forget_spare(session.name)
+
+    def _copied(self, session: Session) -> Session:
+        """The session with copies of its home and volumes, if it is to have any just now.
+
+        Raises:
+            NoTrial: they take more than a rehearsal may have.
+        """
+        self.with_home = self._homes.keeps_snapshots and rehearsal_budget.take(self._cluster, self._homes, session)
+        if not self.with_home:
+            return session
+        try:
+            copy = self._homes.spare(session, self._settings.home, round(self._settings.rehearsal_copy * 1e9))
+        except NoRoom as error:
+            raise NoTrial(str(error)) from error
+        return copy
 
     def _node_of(self, session: str) -> str:
         """The node on which a session is, if it may stay there; empty: any is as good."""
