@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Access
-from flows.core.cluster_settings import Snapshots
+from flows.core.settings.cluster import Snapshots
 from flows.sessions.kubernetes import home_snapshots, manifests
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.homes import ClusterHomes

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.core import fence
-from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.formatting import on_a_line
+from flows.core.programs.command import ProgramFailed
 from flows.sessions.kubernetes import home_program, manifests, records
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, StillWaiting
 from flows.sessions.kubernetes.manifests import KIND, SESSION, ClusterOptions

@@ -9,9 +9,9 @@ from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
 
-from flows.core.cluster_settings import Snapshots
 from flows.core.errors import RefitError
 from flows.core.formatting import megabytes
+from flows.core.settings.cluster import Snapshots
 from flows.sessions.homes import files_back
 from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.homes.volumes import is_own, parts

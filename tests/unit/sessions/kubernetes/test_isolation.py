@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flows.core.cluster_settings import ClusterSettings
 from flows.core.settings import Settings
+from flows.core.settings.cluster import ClusterSettings
 from flows.services.doctor_cluster import judge_isolation
 from flows.sessions.kubernetes import home_pods, isolation, manifests, trial_pods
 from flows.sessions.kubernetes.manifests import ClusterOptions
