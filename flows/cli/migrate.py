@@ -93,6 +93,10 @@ def show_plan(
     """Show which sessions would move when, in which wave, which not, and why; nothing is touched."""
     planned = plan_migration(session or [], to, load(), origin)
     show_data(as_json, planned, session_tables.migration(planned))
+    if not as_json:
+        for told in dict.fromkeys(line.home for line in planned if line.home):
+            names = [line.session for line in planned if line.home == told]
+            out.print(f"{some(names)}: {told}.", highlight=False, soft_wrap=True)
 
 
 @app.command("status")

@@ -219,6 +219,8 @@ def _show_foreseen(foreseen: Foreseen, as_json: bool) -> None:
     )
     told = f"{foreseen.session.name} goes back to {foreseen.snapshot.name}, and {image}."
     out.print(f"{told} All that is listed becomes what it was; as it is now, the home becomes a snapshot.")
+    if foreseen.cost:
+        out.print(f"The cost: {foreseen.cost}.", highlight=False)
     if foreseen.work:
         out.print(f"It is in use: {foreseen.work}.", style="bold")
 

@@ -44,7 +44,11 @@ def plan_migration(names: Sequence[str], to: str, settings: Settings, origin: st
     """
     planned = SessionPlanner(settings).plan(names, to, origin)
     if settings.in_cluster:  # nodes have their images, and a move pulls its own before anybody waits
-        return planned
+        prices = Sessions.open(settings).homes.prices()
+        moves = {line.session for line in planned if line.new not in ("", line.old)}
+        return tuple(
+            replace(line, home=prices.get(line.session, "") if line.session in moves else "") for line in planned
+        )
     pulls = to_pull(settings, {line.new for line in planned if line.new not in ("", line.old)})
     return tuple(replace(line, pull=pulls.get(line.new, 0)) for line in planned)
 

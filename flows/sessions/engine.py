@@ -205,6 +205,9 @@ class Homes(Protocol):
             RefitError: they can't be copied.
         """
 
+    def prices(self) -> Mapping[str, str]:
+        """Session → what a move does to its home besides, and what its snapshots cost, in words, where that is news."""
+
     def own_size(self, session: Session, id: str) -> int | None:
         """Bytes that nothing else has than this snapshot, where it shares any; none: nobody knows."""
 

@@ -242,6 +242,7 @@ class Decision:
         agreed: whether its owner has agreed to be interrupted.
         due: from when on it moves, were there room for all; none: nobody knows.
         starts: its owner starts it just now, so that nobody is in it.
+        home: what happens to its home besides, and what that costs, in words; empty: no news.
         pull: bytes (compressed) of its new image that have to be pulled first, as far as anybody has looked.
     """
 
@@ -259,6 +260,7 @@ class Decision:
     due: datetime | None = field(default=None, compare=False)
     starts: bool = False
     pull: int = 0
+    home: str = ""
 
     @property
     def consent(self) -> Consent | None:

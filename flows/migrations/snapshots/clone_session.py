@@ -91,7 +91,7 @@ def fetch(settings: Settings, name: str, wish: Wish) -> None:
 def _check_free(sessions: Sessions, name: str) -> None:
     if sessions.store.find(check_name(name)):
         raise NameTaken(name)
-    if sessions.store.has_home(name) or sessions.homes.path(name).exists():
+    if sessions.store.has_home(name) or name in sessions.homes.owners():
         raise RefitError(
             f"There is a home {name!r} already.",
             why="It was kept when its session was removed.",

@@ -41,6 +41,7 @@ class Foreseen:
         runs: whether it runs now; it does afterwards.
         work: what works in it, or what a stop would lose; empty: nothing.
         changed: what of home and volumes isn't as in the snapshot, in words.
+        cost: of the way back, in words; empty: none to speak of.
     """
 
     session: Session
@@ -49,6 +50,7 @@ class Foreseen:
     runs: bool
     work: str
     changed: tuple[str, ...]
+    cost: str = ""
 
 
 def foresee(settings: Settings, name: str, snapshot: str, *, with_image: bool = False) -> Foreseen:
@@ -62,7 +64,8 @@ def foresee(settings: Settings, name: str, snapshot: str, *, with_image: bool = 
     changed = snapshot_actions.diff(sessions, name, chosen.id)
     runs = sessions.running(session) is Running.running
     work = _work(settings, sessions, session) if runs else ""
-    return Foreseen(session, chosen, after.image, runs, work, changed)
+    cost = sessions.homes.prices().get(name, "")
+    return Foreseen(session, chosen, after.image, runs, work, changed, cost)
 
 
 def roll_back(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,12 +19,14 @@ from flows.sessions.homes.volumes import is_own, parts
 from flows.sessions.kubernetes import snapshot_ways
 from flows.sessions.kubernetes.cluster import SNAPSHOTS, Cluster, ClusterError
 from flows.sessions.kubernetes.home_pods import HomePods, HomeWork, Mount
-from flows.sessions.kubernetes.manifests import KIND, SESSION
+from flows.sessions.kubernetes.manifests import KIND, LABEL, SESSION
 from flows.sessions.kubernetes.snapshot_ways import CLAIMS, PART, Copies, VolumeSnapshots, kept, live
 from flows.sessions.model import Session
 from flows.sessions.podman_only import NotOnKubernetes
 
 _SPARE = "spare"
+# Annotations of the claim of a home: the seconds that its last snapshot took, and its last way back.
+TAKEN, RESTORED = f"{LABEL}snapshot-seconds", f"{LABEL}restore-seconds"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _STORAGE, _SNAPSHOT_API = "apis/storage.k8s.io/v1", "apis/snapshot.storage.k8s.io/v1"
 
@@ -74,7 +77,28 @@ class ClusterSnapshots:
 
     def take(self, session: Session, id: str) -> None:
         """Let the snapshot be what home and volumes are now."""
-        self.way.take(session, id)
+        with self._measured(session, TAKEN):
+            self.way.take(session, id)
+
+    @contextmanager
+    def _measured(self, session: Session, key: str) -> Iterator[None]:
+        """Let the claim of the home say how many seconds it took."""
+        began = time.monotonic()
+        yield
+        told = {key: f"{time.monotonic() - began:.1f}"}
+        self._cluster.patch(CLAIMS, session.home.name, {"metadata": {"annotations": told}}, "merge")
+
+    def price(self, annotations: Mapping[str, str]) -> str:
+        """The cost of a home's snapshots in words, by the annotations of its claim."""
+        if not self.keeps:
+            return "no snapshot of the home is taken: a change of it by the new image isn't undone"
+        how = (
+            "the storage class takes it" if isinstance(self.way, VolumeSnapshots) else "a Pod beside it copies the home"
+        )
+        taken, back = annotations.get(TAKEN), annotations.get(RESTORED)
+        first = f"the last one took {taken} s" if taken else "how long that takes is measured by the first move"
+        second = f"; the way back of the home took {back} s" if back else ""
+        return f"while the session is away, its home has a snapshot ({how}): {first}{second}"
 
     def has(self, session: str, id: str) -> bool:
         """Whether there is a snapshot of a session's home."""
@@ -131,7 +155,10 @@ class ClusterSnapshots:
 
     def restore(self, session: Session, id: str) -> None:
         """Make home and volumes of a session that is stopped equal to their snapshot; doing it again does the rest."""
-        with self._beside(session, id, writes=True) as (work, mounts, copies):
+        with (
+            self._measured(session, RESTORED),
+            self._beside(session, id, writes=True) as (work, mounts, copies),
+        ):
             for mount, copy in zip(mounts, copies, strict=True):
                 work.call("mirror", copy.folder, mount.folder)
 

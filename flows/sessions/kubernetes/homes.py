@@ -158,6 +158,16 @@ class ClusterHomes:
         """
         return 0 if isinstance(self._snapshots.way, VolumeSnapshots) else self._snapshots.size(session)
 
+    def prices(self) -> Mapping[str, str]:
+        """Session → what its snapshots cost, as measured the last time, or that there are none; in words."""
+        claims = self._cluster.list(_CLAIMS, **{KIND: "home"})
+        homes = (each["metadata"] for each in claims if VOLUME not in each["metadata"]["labels"])
+        return {
+            home["labels"][SESSION]: self._snapshots.price(home.get("annotations") or {})
+            for home in homes
+            if SESSION in home["labels"]
+        }
+
     def own_size(self, session: Session, id: str) -> int | None:
         """None: only the storage knows."""
         return None

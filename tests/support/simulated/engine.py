@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -214,6 +214,9 @@ class SimulatedHomes:
 
     def snapshot_cost(self, session: Session) -> int:
         return 0
+
+    def prices(self) -> Mapping[str, str]:
+        return {}
 
     def own_size(self, session: Session, id: str) -> int | None:
         return sum(len(text) for content in self._world.snapshots[session.name, id].values() for text in content)
