@@ -114,24 +114,28 @@ def settings_for_cluster(home: Path, **more: object) -> Settings:
 
 
 @contextmanager
-def cluster_scene(folder: Path, *, late: bool, first: str = ":", **more: object) -> Iterator[ClusterScene]:
-    """Such a session in the cluster that runs; its images run `first`, shell text, as soon as they have the home."""
+def cluster_scene(
+    folder: Path, *, late: bool, first: str = ":", bad: str = "exit 3", **more: object
+) -> Iterator[ClusterScene]:
+    """Such a session in the cluster that runs.
+
+    Its images run `first`, shell text, as soon as they have the home, and the one that fails runs `bad` then.
+    """
     settings = settings_for_cluster(folder / "refit", **more)
     kind = "late-" if late else ""
-    ends = "exit 3"
-    one, two, bad = (
+    one, two, failing = (
         cluster_images.push(f"{kind}{name}", f"{first}; {then}", folder, late=late)
-        for name, then in {"server-one": ":", "server-two": ":", "server-bad": ends}.items()
+        for name, then in {"server-one": ":", "server-two": ":", "server-bad": bad}.items()
     )
     registry = Registry(settings)
-    for digest in (one, two, bad):
+    for digest in (one, two, failing):
         variants.sign(settings, registry, registry.manifest(settings.repository, digest), {})
     sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
     access = cluster_images.LATE_SERVER if late else cluster_images.SERVER
     sessions.create(NAME, _PROFILE, _RELEASE, one, access)
     try:
         sessions.execute(NAME, ["sh", "-euc", f"cd /home/dev; {_FURNISH}"])
-        yield ClusterScene(settings, sessions, journal, (one, two), bad)
+        yield ClusterScene(settings, sessions, journal, (one, two), failing)
     finally:
         sessions.remove(NAME, purge=True)
         give_up_namespace()
