@@ -28,7 +28,9 @@ POD = "home"
 WORK_SECONDS = 3600.0
 _PROGRAM = Path(home_program.__file__).read_text(encoding="utf-8")
 _FOLDER = "/run/refit/parts"
-_OF_SESSIONS = ("securityContext", "imagePullSecrets", "nodeSelector", "tolerations")
+_OF_SESSIONS = ("securityContext", "imagePullSecrets", "nodeSelector")
+# On a node that was closed, for a drain, the home is still in use.
+_CLOSED = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
 _WAITS = "trap 'exit 0' TERM; sleep 3600 & wait"
 _WHAT = {
     home_program.MISSING: ("{path!r} isn't in the snapshot.", "`refit session diff` shows what is there."),
@@ -79,6 +81,7 @@ def pod(session: Session, mounts: Sequence[Mount], node: str, options: ClusterOp
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "restartPolicy": "Never",
+        "tolerations": [*own.get("tolerations", ()), _CLOSED],
         "activeDeadlineSeconds": round(WORK_SECONDS),
         "terminationGracePeriodSeconds": 1,
         "volumes": [

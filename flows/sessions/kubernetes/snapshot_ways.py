@@ -143,10 +143,13 @@ class VolumeSnapshots:
         return self._cluster.list(SNAPSHOTS, **{SESSION: session, KIND: "snapshot", SNAPSHOT: labelled(id)})
 
     def newest(self, session: str, id: str) -> Mapping[str, str]:
-        """Part → its newest snapshot that was taken."""
-        taken = [each for each in self._of(session, id) if _is_cut(each)]
-        ordered = sorted(taken, key=lambda each: int(each["metadata"]["labels"][_TURN]))
-        return {each["metadata"]["labels"].get(PART, ""): each["metadata"]["name"] for each in ordered}
+        """Part → its snapshot, of the newest set that was taken whole: a killed Refit may have left a part of one."""
+        sets: dict[int, dict[str, str]] = {}
+        for each in filter(_is_cut, self._of(session, id)):
+            labels = each["metadata"]["labels"]
+            sets.setdefault(int(labels[_TURN]), {})[labels.get(PART, "")] = each["metadata"]["name"]
+        # Those of before go only when all of the next ones are there.
+        return max(sorted(sets.items(), reverse=True), key=lambda item: len(item[1]), default=(0, {}))[1]
 
     def has(self, session: str, id: str, volumes: Sequence[str] = ()) -> bool:
         """Whether they are there, and taken."""

@@ -1,4 +1,4 @@
-"""The words for what a home's snapshots cost in a cluster, and how often a rehearsal has a copy of the home."""
+"""The snapshots of homes in a cluster: which set counts, what they cost, how often a rehearsal has a copy."""
 
 from __future__ import annotations
 
@@ -61,3 +61,22 @@ def test_a_copy_that_is_slow_is_made_once_a_day(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(rehearsal_budget, "now", lambda hours=hours: begun + timedelta(hours=hours))
         assert rehearsal_budget.take(cluster, homes, SESSION) is copied
     assert rehearsal_budget.take(cluster, cast("Homes", CostlyHomes(0)), SESSION)
+
+
+def test_a_set_of_snapshots_that_was_taken_in_part_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(turn: int, part: str, *, cut: bool = True) -> dict[str, Any]:
+        labels = {"io.refit.turn": str(turn), "io.refit.part": part}
+        status = {"status": {"creationTime": "2026-11-26T06:00:00Z"}} if cut else {}
+        return {"metadata": {"name": f"{part or 'home'}-{turn}", "labels": labels}, **status}
+
+    way = VolumeSnapshots(Cluster(OPTIONS), "class")
+    there: list[dict[str, Any]] = []
+    monkeypatch.setattr(way, "_of", lambda session, id: there)
+    assert way.newest("ada", "move") == {} and not way.has("ada", "move")
+    there += [told(1, ""), told(1, "data"), told(2, "")]
+    assert way.newest("ada", "move") == {"": "home-1", "data": "data-1"} and way.has("ada", "move", ["data"])
+    there += [told(2, "data", cut=False)]
+    assert way.newest("ada", "move") == {"": "home-1", "data": "data-1"}
+    there[-1] = told(2, "data")
+    assert way.newest("ada", "move") == {"": "home-2", "data": "data-2"}
+    assert not way.has("ada", "move", ["data", "models"])
