@@ -18,6 +18,7 @@ from flows.services.doctor_findings import Finding
 with lazily(globals()):
     from flows.sessions.kubernetes import isolation, ownership, refusals, rights
     from flows.sessions.kubernetes.cluster import Cluster
+    from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
     from flows.sessions.kubernetes.manifests import ClusterOptions
     from flows.sessions.kubernetes.refusals import Right
 
@@ -38,6 +39,7 @@ def cluster(settings: Settings) -> Iterable[Finding]:
         yield judge_drains(asked.may(rights.NODES), asked.may(rights.BUDGET))
         yield judge_isolation(options, all(map(asked.may, rights.ISOLATION)))
         yield from _objects(asked, options)
+        yield judge_snapshots(ClusterSnapshots(asked).how())
     except RefitError as error:
         yield Finding("cluster", False, f"{error.what} {error.why}".strip(), error.hint)
     finally:
@@ -117,6 +119,11 @@ def judge_isolation(options: ClusterOptions, allowed: bool) -> Finding:
     seen = "by a NetworkPolicy, if the cluster's network enforces it"
     role = refusals.role(rights.ISOLATION, options.namespace)
     return Finding("sessions apart", allowed, seen if allowed else "the rights for it are missing", f"apply:\n{role}")
+
+
+def judge_snapshots(how: str) -> Finding:
+    """How homes get their snapshots."""
+    return Finding("snapshots of homes", True, how or "none are taken; `kubernetes.snapshots: auto` takes them")
 
 
 def judge_storage(classes: Sequence[Mapping[str, Any]], name: str) -> Finding:

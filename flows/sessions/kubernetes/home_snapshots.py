@@ -88,13 +88,18 @@ class ClusterSnapshots:
         told = {key: f"{time.monotonic() - began:.1f}"}
         self._cluster.patch(CLAIMS, session.home.name, {"metadata": {"annotations": told}}, "merge")
 
+    def how(self) -> str:
+        """How snapshots are taken, in words; empty: none are."""
+        if not self.keeps:
+            return ""
+        by_storage = isinstance(self.way, VolumeSnapshots)
+        return "the storage class takes them" if by_storage else "a Pod beside the session copies the home"
+
     def price(self, annotations: Mapping[str, str]) -> str:
         """The cost of a home's snapshots in words, by the annotations of its claim."""
         if not self.keeps:
             return "no snapshot of the home is taken: a change of it by the new image isn't undone"
-        how = (
-            "the storage class takes it" if isinstance(self.way, VolumeSnapshots) else "a Pod beside it copies the home"
-        )
+        how = self.how()
         taken, back = annotations.get(TAKEN), annotations.get(RESTORED)
         first = f"the last one took {taken} s" if taken else "how long that takes is measured by the first move"
         second = f"; the way back of the home took {back} s" if back else ""

@@ -22,7 +22,9 @@ def test_where_there_are_none_the_plan_says_what_is_not_undone() -> None:
     assert "isn't undone" in ClusterSnapshots(Cluster(OPTIONS)).price({})
 
 
-@pytest.mark.parametrize(("way", "how"), [(Copies, "a Pod beside it copies"), (VolumeSnapshots, "the storage class")])
+@pytest.mark.parametrize(
+    ("way", "how"), [(Copies, "a Pod beside the session copies"), (VolumeSnapshots, "the storage class")]
+)
 def test_costs_are_those_of_the_last_time(way: type, how: str) -> None:
     snapshots = ClusterSnapshots(Cluster(replace(OPTIONS, snapshots=Snapshots.auto)))
     snapshots.__dict__["way"] = way.__new__(way)
