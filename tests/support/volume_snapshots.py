@@ -6,7 +6,6 @@ Volumes are folders of this machine, which both nodes see; a snapshot is a copy 
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -111,10 +110,9 @@ class _Double:
     def _provision(self, claim: Mapping[str, Any]) -> None:
         metadata, spec = claim["metadata"], claim["spec"]
         folder = _VOLUMES / f"double-{metadata['uid']}"
+        folder.mkdir(parents=True)
         if source := spec.get("dataSource"):
-            shutil.copytree(self._folder / source["name"], folder, symlinks=True)
             subprocess.run(["cp", "--archive", f"{self._folder / source['name']}/.", folder], check=True)
-        folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o777)
         volume = {
             "apiVersion": "v1",
