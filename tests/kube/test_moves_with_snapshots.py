@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from flows.core.settings.cluster import ClusterSettings, Snapshots
-from flows.migrations import roll_back, snapshot_actions
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import State, StepName
 from flows.migrations.rehearsal import rehearse
 from flows.migrations.session_planner import plan_migration
+from flows.migrations.snapshots import roll_back, snapshot_actions
 from tests.support.cluster import NAMESPACE, Lab, kubectl
 from tests.support.cluster_moves import NAME, ClusterScene, cluster_scene
 from tests.support.killing import move_until_killed
