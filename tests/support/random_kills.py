@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import unsettled
@@ -28,6 +29,8 @@ _KINDS = "pods,persistentvolumeclaims,secrets,configmaps"
 _KILLED_AGAIN = 3
 # The share of moves to an image that fails.
 _BAD = 0.4
+# The share of kills that fall anywhere in the time of a move, and the seconds after a line in which others fall.
+_ANYWHERE, _SOON = 0.5, 0.3
 ENDS = {State.cleaned, State.rolled_back, State.deferred}
 
 
@@ -51,6 +54,7 @@ class Killer:
         """The seed decides all that is drawn."""
         self._scene, self._lot, self.tally = scene, random.Random(seed), Tally()
         self._seconds: dict[bool, float] = {}
+        self._lines: dict[bool, int] = {}
         self._objects_before = self._objects()
 
     def _objects(self) -> Counter[str]:
@@ -81,18 +85,38 @@ class Killer:
         scene, files, began = self._scene, self._scene.files(), time.monotonic()
         carry_out(MoveExecutor.open(scene.settings), to(scene.sessions, NAME, scene.bad if bad else scene.other))
         seconds = time.monotonic() - began
+        self._lines[bad] = len(scene.journal.entries(scene.journal.latest()[NAME]))
         self._check(files, "", bad)
         return seconds
 
     def _kill(self, work: Callable[[], object], bad: bool) -> None:
         """Let a process of its own do this, and kill it at some moment."""
         process = in_a_process(work)
-        process.join(self._lot.uniform(0.0, self._seconds[bad]))
+        self._wait(process, bad)
         process.kill()
         process.join()
         if process.exitcode == -signal.SIGKILL:
             self.tally.kills += 1
             self.tally.steps[self._step()] += 1
+
+    def _wait(self, process: BaseProcess, bad: bool) -> None:
+        """Wait until some moment of the move: half of them fall anywhere, half right after a line of the journal.
+
+        Most of the time goes to the pull and to looks, and without the second half hardly any kill would hit a stop.
+        """
+        if self._lot.random() < _ANYWHERE:
+            process.join(self._lot.uniform(0.0, self._seconds[bad]))
+            return
+        lines, until = self._lot.randrange(self._lines[bad]), time.monotonic() + 2 * self._seconds[bad]
+        written = self._written()
+        while process.is_alive() and self._written() - written <= lines and time.monotonic() < until:
+            process.join(0.01)
+        process.join(self._lot.uniform(0.0, _SOON))
+
+    def _written(self) -> int:
+        """The number of lines that the journal has of the move that isn't finished."""
+        journal = self._scene.journal
+        return sum(len(journal.entries(move)) for move in journal.unfinished())
 
     def _step(self) -> str:
         """The step in which the move was killed, or the one after which it was."""
