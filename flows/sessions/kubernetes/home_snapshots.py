@@ -20,7 +20,7 @@ from flows.sessions.kubernetes import snapshot_ways
 from flows.sessions.kubernetes.cluster import SNAPSHOTS, Cluster, ClusterError
 from flows.sessions.kubernetes.home_pods import HomePods, HomeWork, Mount
 from flows.sessions.kubernetes.manifests import KIND, LABEL, SESSION
-from flows.sessions.kubernetes.snapshot_ways import CLAIMS, PART, Copies, VolumeSnapshots, kept, live
+from flows.sessions.kubernetes.snapshot_ways import CLAIMS, PART, Copies, VolumeSnapshots, kept, live, remove_claim
 from flows.sessions.model import Session
 from flows.sessions.podman_only import NotOnKubernetes
 
@@ -117,7 +117,7 @@ class ClusterSnapshots:
     def forget_all(self, session: str) -> None:
         """Remove all snapshots of a session, and copies for rehearsals, also those of another way."""
         for claim in self._cluster.list(CLAIMS, **{SESSION: session, KIND: snapshot_ways.COPY}):
-            self._cluster.delete(CLAIMS, claim["metadata"]["name"])
+            remove_claim(self._cluster, claim["metadata"]["name"])
         self.forget_spare(session)
         if self.keeps and isinstance(self.way, VolumeSnapshots):
             for each in self._cluster.list(SNAPSHOTS, **{SESSION: session}):
@@ -228,7 +228,7 @@ class ClusterSnapshots:
     def forget_spare(self, session: str) -> None:
         """Remove the copies that were made for a rehearsal."""
         for claim in self._cluster.list(CLAIMS, **{SESSION: session, KIND: _SPARE}):
-            self._cluster.delete(CLAIMS, claim["metadata"]["name"])
+            remove_claim(self._cluster, claim["metadata"]["name"])
         if self.keeps and isinstance(self.way, VolumeSnapshots):
             self.way.forget(session, _SPARE)
 

@@ -14,12 +14,11 @@ from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
 from flows.sessions.kubernetes.manifests import KIND, SESSION, UID, VOLUME
-from flows.sessions.kubernetes.snapshot_ways import VolumeSnapshots
+from flows.sessions.kubernetes.snapshot_ways import VolumeSnapshots, remove_claim
 from flows.sessions.model import Session, Volume, check_name
 from flows.sessions.podman_only import NotOnKubernetes
 
 _CLAIMS = "persistentvolumeclaims"
-_GONE_SECONDS = 60.0
 
 
 class ClusterHomes:
@@ -81,7 +80,7 @@ class ClusterHomes:
 
     def _make(self, claim: str, uid: int, labels: Mapping[str, str]) -> None:
         if "deletionTimestamp" in (self._cluster.find(_CLAIMS, claim) or {}).get("metadata", {}):
-            self._delete(claim)
+            remove_claim(self._cluster, claim)
         self._cluster.ensure(_CLAIMS, manifests.home_claim(claim, self._cluster.options, labels, uid))
         there = self._cluster.find(_CLAIMS, claim)
         if there and (owner := _uid(there["metadata"])) != uid:
@@ -101,18 +100,13 @@ class ClusterHomes:
 
     def remove_volume(self, folder: Path) -> None:
         """Remove the claim of one volume for good."""
-        self._delete(folder.name)
+        remove_claim(self._cluster, folder.name)
 
     def remove(self, name: str) -> None:
         """Remove the claims of a home and its volumes for good."""
         for claim in self._cluster.list(_CLAIMS, **{KIND: "home", SESSION: check_name(name)}):
-            self._delete(claim["metadata"]["name"])
+            remove_claim(self._cluster, claim["metadata"]["name"])
         self._snapshots.forget_all(name)
-
-    def _delete(self, claim: str) -> None:
-        """Remove a claim, and wait until it is gone: as long as a Pod has it, it is only about to go."""
-        self._cluster.delete(_CLAIMS, claim)
-        self._cluster.wait(_CLAIMS, claim, lambda told: told is None, _GONE_SECONDS, f"{claim} doesn't go")
 
     def has_snapshot(self, session: str, id: str) -> bool:
         """Whether there is a whole snapshot `id` of a session's home."""

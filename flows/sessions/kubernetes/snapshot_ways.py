@@ -24,7 +24,7 @@ COPY, VIEW = "copy", "view"
 SNAPSHOT, PART = f"{LABEL}snapshot", f"{LABEL}part"
 WHOLE = f"{LABEL}whole"
 _TURN = f"{LABEL}turn"
-_READY_SECONDS = 1800.0
+_READY_SECONDS, _GONE_SECONDS = 1800.0, 60.0
 
 
 class Way(Protocol):
@@ -73,6 +73,16 @@ def claim_of(name: str, session: Session, kind: str, labels: Mapping[str, str], 
     return manifests.home_claim(name, cluster.options, {**labels, SESSION: session.name, KIND: kind}, session.uid)
 
 
+def remove_claim(cluster: Cluster, name: str) -> None:
+    """Remove a claim, and wait until it is gone: as long as a Pod has it, it is only about to go.
+
+    Raises:
+        ClusterError: it doesn't go, and the claim says why.
+    """
+    cluster.delete(CLAIMS, name)
+    cluster.wait(CLAIMS, name, lambda told: told is None, _GONE_SECONDS, f"{name} doesn't go")
+
+
 class Copies:
     """Holds snapshots as claims that a Pod beside the session copies to."""
 
@@ -94,8 +104,9 @@ class Copies:
 
     def has(self, session: str, id: str, volumes: Sequence[str] = ()) -> bool:
         """Whether the claims are there, with whole copies."""
-        there = self._cluster.list(CLAIMS, **{KIND: COPY, SESSION: session, SNAPSHOT: labelled(id)})
-        whole = [each["metadata"] for each in there if WHOLE in (each["metadata"].get("annotations") or {})]
+        claims = self._cluster.list(CLAIMS, **{KIND: COPY, SESSION: session, SNAPSHOT: labelled(id)})
+        there = [each["metadata"] for each in claims if "deletionTimestamp" not in each["metadata"]]
+        whole = [each for each in there if WHOLE in (each.get("annotations") or {})]
         return {"", *volumes} <= {each["labels"].get(PART, "") for each in whole}
 
     @contextmanager
@@ -106,7 +117,7 @@ class Copies:
     def forget(self, session: str, id: str) -> None:
         """Remove the claims."""
         for claim in self._cluster.list(CLAIMS, **{KIND: COPY, SESSION: session, SNAPSHOT: labelled(id)}):
-            self._cluster.delete(CLAIMS, claim["metadata"]["name"])
+            remove_claim(self._cluster, claim["metadata"]["name"])
 
 
 class VolumeSnapshots:
@@ -173,7 +184,7 @@ class VolumeSnapshots:
             yield name
         finally:
             with fence.lifted():
-                self._cluster.delete(CLAIMS, name)
+                remove_claim(self._cluster, name)
 
     def derive(self, name: str, session: Session, kind: str, snapshot: str, labels: Mapping[str, str]) -> None:
         """Make a claim that begins with a snapshot."""
