@@ -19,7 +19,7 @@ from flows.core.database import open_database
 from flows.core.settings import load
 from flows.core.waiting import forever
 from flows.host.sockets import private_listener
-from flows.jump.authorized_keys_socket import Door
+from flows.jump.authorized_keys_socket import AuthorizedKeysServer
 from flows.jump.certificates import LOOK_SECONDS as CERTIFICATE_SECONDS
 from flows.jump.certificates import Certificates
 from flows.jump.guests import Guests
@@ -63,8 +63,8 @@ def main() -> None:
     certificates = Certificates(settings, database)
     keeper = Keeper(settings, database, Sessions.open(settings, database).ssh, sandbox, certificates)
     keeper.look()
-    door = Door(sandbox.socket, settings.jump_uid, keeper.answer)
-    threading.Thread(target=door.serve_forever, daemon=True).start()
+    server = AuthorizedKeysServer(sandbox.socket, settings.jump_uid, keeper.answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     looks = Repeated(keeper.look, LOOK_SECONDS)
     Repeated(certificates.look, CERTIFICATE_SECONDS)
     Repeated(Guests(settings, database).look, GUESTS_SECONDS)

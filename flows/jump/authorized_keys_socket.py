@@ -27,7 +27,7 @@ _PEER = struct.Struct("3i")
 Answer = Callable[[str, psutil.Process], str]
 
 
-class Door(ThreadingMixIn, UnixStreamServer):
+class AuthorizedKeysServer(ThreadingMixIn, UnixStreamServer):
     """Answers the user of the sshd, and nobody else."""
 
     daemon_threads = True
@@ -46,7 +46,7 @@ class Door(ThreadingMixIn, UnixStreamServer):
 
 
 class _Asked(StreamRequestHandler):
-    server: Door
+    server: AuthorizedKeysServer
     timeout = SECONDS
 
     def handle(self) -> None:

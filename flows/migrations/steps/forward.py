@@ -29,8 +29,8 @@ from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
 from flows.migrations.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
 from flows.migrations.results import NOTHING, Deferred, Outcome, Unproven
 from flows.migrations.steps import environments, packages
+from flows.migrations.steps.compensations import forget
 from flows.migrations.steps.move_context import NO_SNAPSHOT, MoveContext, says_used, stays_cold
-from flows.migrations.steps.way_back import forget
 from flows.sessions.activity import hook
 from flows.sessions.activity.probes import Watch
 from flows.sessions.activity.seen import Seen as Look

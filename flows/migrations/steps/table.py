@@ -9,9 +9,9 @@ from flows.migrations.journal import Journal
 from flows.migrations.move import Move
 from flows.migrations.move_steps import StepName, may_say, require_complete
 from flows.migrations.results import Outcome
+from flows.migrations.steps.compensations import Compensations
 from flows.migrations.steps.forward import Forward
 from flows.migrations.steps.move_context import MoveContext
-from flows.migrations.steps.way_back import WayBack
 from flows.sessions.lifecycle import Sessions
 
 _FORWARD: Mapping[StepName, Callable[[Forward, Move], Outcome]] = {
@@ -31,16 +31,16 @@ _FORWARD: Mapping[StepName, Callable[[Forward, Move], Outcome]] = {
     StepName.commit: Forward.commit,
     StepName.clean: Forward.clean,
 }
-_BACK: Mapping[StepName, Callable[[WayBack, Move], Outcome]] = {
-    StepName.discard: WayBack.discard,
-    StepName.cool: WayBack.cool,
-    StepName.forget: WayBack.forget,
-    StepName.reopen: WayBack.reopen,
-    StepName.revive: WayBack.revive,
-    StepName.restore: WayBack.restore,
-    StepName.reinstate: WayBack.reinstate,
-    StepName.halt: WayBack.halt,
-    StepName.rewarm: WayBack.rewarm,
+_BACK: Mapping[StepName, Callable[[Compensations, Move], Outcome]] = {
+    StepName.discard: Compensations.discard,
+    StepName.cool: Compensations.cool,
+    StepName.forget: Compensations.forget,
+    StepName.reopen: Compensations.reopen,
+    StepName.revive: Compensations.revive,
+    StepName.restore: Compensations.restore,
+    StepName.reinstate: Compensations.reinstate,
+    StepName.halt: Compensations.halt,
+    StepName.rewarm: Compensations.rewarm,
 }
 require_complete(_FORWARD.keys() | _BACK.keys())
 
@@ -54,7 +54,7 @@ class Steps:
 
     def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
         self.context = MoveContext(settings, sessions, journal)
-        self._forward, self._back = Forward(self.context), WayBack(self.context)
+        self._forward, self._back = Forward(self.context), Compensations(self.context)
 
     def perform(self, name: StepName, move: Move) -> Outcome:
         """Do a step, or undo one; returns what its line in the journal says.

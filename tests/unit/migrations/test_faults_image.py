@@ -21,7 +21,7 @@ from flows.migrations.planning.plan import plan
 from flows.migrations.planning.rollout import Action, Candidate, PlanInput, Reason
 from flows.migrations.recovery import recover_all
 from flows.migrations.session_planner import SessionPlanner
-from flows.migrations.steps.way_back import UNUSED_GRACE
+from flows.migrations.steps.compensations import UNUSED_GRACE
 from flows.sessions.activity.evidence import Verdict
 from flows.sessions.activity.seen import Seen
 from flows.sessions.homes.copying import NobodyKnows

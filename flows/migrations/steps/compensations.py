@@ -1,4 +1,4 @@
-"""The steps that undo a move, until the session is on its old image again; see `move.STEPS`.
+"""The compensations of a move: steps that undo it until the session is on its old image again; see `move.STEPS`.
 
 Every one of them can be done again: it looks at what is there and does what is missing.
 """
@@ -23,8 +23,8 @@ from flows.sessions.snapshots.model import Kind
 SAYS_SECONDS, UNUSED_GRACE = 3.0, 2.0
 
 
-class WayBack:
-    """The undos of a move's steps; each returns its entry for the journal."""
+class Compensations:
+    """The compensating actions of a move's steps; each returns its entry for the journal."""
 
     def __init__(self, context: MoveContext) -> None:
         self._context, self._settings, self._sessions = context, context.settings, context.sessions
