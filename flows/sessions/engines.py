@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from flows.core.lazily import lazily
@@ -31,7 +31,8 @@ with lazily(globals()):
 def engine(settings: Settings) -> Engine:
     """Where sessions run; nothing is asked of it yet."""
     if settings.in_cluster:
-        return Kubernetes(ownership.options(settings), partial(_configuration, settings), Gateway(settings))
+        told = cache(partial(_configuration, settings))  # a digest stands for the same for ever
+        return Kubernetes(ownership.options(settings), told, Gateway(settings))
     return Podman(settings)
 
 

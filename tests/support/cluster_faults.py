@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 from flows.core.database import open_database
 from flows.core.leases import Lease
@@ -90,3 +90,15 @@ def evict(pod: str, slot: str) -> None:
     fill = "head -c 3000000 /dev/zero >/run/refit/slots/too-much"
     kubectl("exec", pod, "-c", slot, "--", "sh", "-c", fill)
     wait_until(lambda: kubectl("get", pod, "-o", "jsonpath={.status.phase}") == "Failed")
+
+
+def slow_etcd(over: Event, stopped: float = 0.3, runs: float = 0.3) -> None:
+    """Let etcd work for a moment and stand still for a moment, again and again, until it is over."""
+    pid = int((_RUN / "etcd.pid").read_text())
+    try:
+        while not over.wait(runs):
+            os.kill(pid, signal.SIGSTOP)
+            over.wait(stopped)
+            os.kill(pid, signal.SIGCONT)
+    finally:
+        os.kill(pid, signal.SIGCONT)

@@ -21,8 +21,8 @@ from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOpti
 from flows.sessions.kubernetes.isolation import Isolation
 from flows.sessions.kubernetes.manifests import ENDED, KIND, OPENED, PLACED, SESSION, STARTED, entered
 from flows.sessions.kubernetes.placement import Placement
-from flows.sessions.kubernetes.programs import output_of
-from flows.sessions.kubernetes.pulls import pull_to
+from flows.sessions.kubernetes.programs import output_of, talk
+from flows.sessions.kubernetes.pulls import Pulls
 from flows.sessions.kubernetes.records import SessionPod, Slot
 from flows.sessions.kubernetes.refusals import ClusterAway
 from flows.sessions.model import Container, Running, Session, session_of
@@ -64,11 +64,16 @@ class Kubernetes:
         self._options, self._configuration, self._door = options, configuration, door
         self._cluster = Cluster(options)
         self._placement, self._isolation = Placement(self._cluster, options), Isolation(self._cluster)
+        self._pulls = Pulls(self._cluster, lambda: {pod.node for pod in self._placement.pods() if pod.node})
 
-    def containers(self, session: str = "") -> tuple[Container, ...]:
-        """All generations that Refit made, or those of one session, lowest generation first."""
-        own = self._cluster.list("configmaps", **{SESSION: session, KIND: "record"})
-        return records.containers(own, self._placement.pods(session))
+    def containers(self, session: str = "", pods: Sequence[SessionPod] = ()) -> tuple[Container, ...]:
+        """All generations that Refit made, or those of one session, lowest generation first.
+
+        `pods`: its Pods, as they were just told.
+        """
+        followed = self._cluster.follower.of("configmaps", session) if session else None
+        own = self._cluster.list("configmaps", **{SESSION: session, KIND: "record"}) if followed is None else followed
+        return records.containers(own, pods or self._placement.pods(session))
 
     def pull(self, image: str) -> None:
         """Bring the image with this digest to every node on which sessions run.
@@ -77,8 +82,7 @@ class Kubernetes:
             RefitError: the registry has no such image, or a node can't pull it.
         """
         self._configuration(image)
-        for node in sorted({pod.node for pod in self._placement.pods() if pod.node}):
-            pull_to(self._cluster, node, image)
+        self._pulls.pull(image)
 
     def create(self, session: Session) -> Container:
         """Write down what this generation is made from; nothing of it runs yet.
@@ -110,7 +114,7 @@ class Kubernetes:
         Raises:
             RefitError: another generation may write into that home.
         """
-        mine, others = self._mine_and_others(container)
+        mine, others = self._mine_and_others(container, self._placement.seen_now(session_of(container)))
         session = _made_from(mine)
         if mine.running is Running.running and not mine.warm and self._has_begun(container):
             return
@@ -121,8 +125,8 @@ class Kubernetes:
             self._begin(session, "start")
         self._note(container, STARTED)
 
-    def _mine_and_others(self, container: str) -> tuple[Container, list[Container]]:
-        made = self.containers(session_of(container))
+    def _mine_and_others(self, container: str, pods: Sequence[SessionPod] = ()) -> tuple[Container, list[Container]]:
+        made = self.containers(session_of(container), pods)
         mine = next((each for each in made if each.name == container), None)
         if mine is None:
             raise RefitError(
@@ -205,7 +209,8 @@ class Kubernetes:
         generation = container.rpartition("-")[2]
         for pod in self._placement.pods(session):
             self._release(pod, int(generation), bool(left))
-        self._cluster.delete("configmaps", container)
+        if mine or self._cluster.follower.of("configmaps", session) is None:  # else nothing is there, and it is known
+            self._cluster.delete("configmaps", container)
 
     def _release(self, pod: SessionPod, generation: int, needed: bool) -> None:
         """Free the slot of a generation; a Pod that no other generation has a slot of goes, if nobody needs it."""
@@ -253,15 +258,7 @@ class Kubernetes:
     def dialogue(self, container: str, argv: Sequence[str], limit: float = 600.0) -> Iterator[Callable[[str], str]]:
         """Let a program beside a running generation answer lines with lines, as its user, `limit` seconds at most."""
         pod, slot = self._running(container)
-        with self._cluster.program(pod.name, slot.name, entered(slot.name, argv), None) as program:
-            lines = _lines(program.output(limit, 4 * FOREIGN_OUTPUT))
-
-            def ask(line: str) -> str:
-                program.write(f"{line}\n".encode())
-                if (answer := next(lines, None)) is None:
-                    raise ClusterError(f"{argv[0]} ended without an answer.")
-                return answer
-
+        with talk(self._cluster, pod.name, slot.name, entered(slot.name, argv), limit) as ask:
             yield ask
 
     def block_ingress(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
@@ -317,10 +314,11 @@ class Kubernetes:
         pod, slot = self._placement.place(session)
         opened = {"generation": session.generation, "container": slot.container, "late": verb == "warm"}
         program = manifests.program(session, argv).encode()
-        self._execute(pod.name, slot.name, [*_SLOT, "write", str(len(program))], program, _QUICK)
         # The annotation comes first: what it says of a slot in which nothing has begun yet, `stop` puts right.
         self._annotate(pod.name, {f"{OPENED}{slot.name}": json.dumps(opened)})
-        self._in_slot(pod.name, slot.name, verb, str(session.generation), str(fence.number()))
+        words = [*_SLOT, "run-next", str(len(program)), verb, str(session.generation), str(fence.number())]
+        call = partial(self._execute, pod.name, slot.name, words, program, _QUICK)
+        retry(call, ClusterAway, attempts=_REPEATED, pause=1.0)
         return pod, slot
 
     def _has_begun(self, container: str) -> bool:
@@ -367,14 +365,6 @@ def _check_home(session: Session, others: Sequence[Container]) -> None:
                 why=f"{other.name} runs with it.",
                 hint=f"stop {other.name} first: `refit session stop {other.name}`.",
             )
-
-
-def _lines(parts: Iterator[bytes]) -> Iterator[str]:
-    """Whole lines, with their ends."""
-    rest = b""
-    for part in parts:
-        *whole, rest = (rest + part).split(b"\n")
-        yield from (f"{line.decode(errors='replace')}\n" for line in whole)
 
 
 __all__ = ["Door", "Kubernetes"]

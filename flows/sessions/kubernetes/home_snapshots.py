@@ -17,8 +17,9 @@ from flows.sessions.homes import files_back
 from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.homes.volumes import is_own, parts
 from flows.sessions.kubernetes import snapshot_ways
-from flows.sessions.kubernetes.cluster import SNAPSHOTS, Cluster, ClusterError
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError
 from flows.sessions.kubernetes.home_pods import HomePods, HomeWork, Mount
+from flows.sessions.kubernetes.kinds import SNAPSHOTS
 from flows.sessions.kubernetes.manifests import KIND, LABEL, SESSION
 from flows.sessions.kubernetes.snapshot_ways import CLAIMS, PART, Copies, VolumeSnapshots, kept, live, remove_claim
 from flows.sessions.model import Session

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.sessions.kubernetes.cluster import POLICIES, Cluster
+from flows.sessions.kubernetes.cluster import Cluster
+from flows.sessions.kubernetes.kinds import POLICIES
 from flows.sessions.kubernetes.manifests import KIND, ClusterOptions
 
 NAME = "refit-sessions"

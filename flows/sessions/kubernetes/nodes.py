@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flows.sessions.kubernetes import manifests, records
-from flows.sessions.kubernetes.cluster import BUDGETS, Cluster
+from flows.sessions.kubernetes.cluster import Cluster
+from flows.sessions.kubernetes.kinds import BUDGETS
 from flows.sessions.kubernetes.manifests import KIND, SESSION
 from flows.sessions.kubernetes.placement import Placement
 

@@ -7,13 +7,14 @@ from contextlib import suppress
 from functools import cached_property, partial
 from http import HTTPStatus
 from pathlib import Path
-from threading import RLock
+from threading import Condition
 from typing import Any
 
 from cachetools import TTLCache, cached
 
+from flows.core.waiting import retry
 from flows.sessions.kubernetes import manifests, records
-from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, StillWaiting
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, Conflict, StillWaiting
 from flows.sessions.kubernetes.manifests import KIND, OPENED, PLACED, SESSION
 from flows.sessions.kubernetes.pulls import pull_to
 from flows.sessions.kubernetes.records import SessionPod, Slot
@@ -24,6 +25,7 @@ _END_SECONDS = 60.0
 # The scheduler decides at once; a node that an autoscaler adds is not waited for.
 _SCHEDULED_SECONDS = 15.0
 _CLOSED_SECONDS = 3.0
+_CONFLICTS, _CONFLICT_PAUSE_SECONDS = 5, 0.2
 
 
 class MayWrite(ClusterError):
@@ -35,7 +37,9 @@ class Placement:
 
     def __init__(self, cluster: Cluster, options: ClusterOptions) -> None:
         self._cluster, self._options = cluster, options
-        self._closed = cached(TTLCache[tuple[()], frozenset[str]](1, _CLOSED_SECONDS), lock=RLock())(self._read_closed)
+        self._closed = cached(TTLCache[tuple[()], frozenset[str]](1, _CLOSED_SECONDS), condition=Condition())(
+            self._read_closed
+        )
 
     @cached_property
     def _script(self) -> str:
@@ -46,7 +50,16 @@ class Placement:
 
     def pods(self, session: str = "") -> tuple[SessionPod, ...]:
         """The Pods of a session, or those of all."""
-        return tuple(map(records.pod, self._cluster.list("pods", **{SESSION: session, KIND: "session"})))
+        followed: tuple[SessionPod, ...] | None = self._cluster.follower.of("pods", session) if session else None
+        return tuple(self._cluster.each("pods", records.pod, **self._of(session))) if followed is None else followed
+
+    def seen_now(self, session: str) -> tuple[SessionPod, ...]:
+        """The Pods of a session by the API server's own word, for whom what was told a moment ago isn't enough."""
+        return tuple(self._cluster.each("pods", records.pod, **self._of(session)))
+
+    @staticmethod
+    def _of(session: str) -> dict[str, str]:
+        return {SESSION: session, KIND: "session"}
 
     def expected(self, session: Session, pod: SessionPod) -> Mapping[str, Any]:
         """The spec of a Pod as Refit made it for a session; empty: it was made for another shape of it."""
@@ -58,6 +71,10 @@ class Placement:
         Raises:
             ClusterError: there is none, or a Pod of its session may still write on a node that nobody hears of.
         """
+        # Each word of a kubelet about a Pod is a change of it: one that comes between a look and a patch is no failure.
+        return retry(partial(self._place, session), Conflict, attempts=_CONFLICTS, pause=_CONFLICT_PAUSE_SECONDS)
+
+    def _place(self, session: Session) -> tuple[SessionPod, Slot]:
         for pod in self.pods(session.name):
             if pod.ending and pod.claim == session.home.name:
                 self.await_end(pod)

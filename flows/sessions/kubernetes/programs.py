@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from flows.core.programs.command import FOREIGN_OUTPUT, ProgramFailed
-from flows.sessions.kubernetes.cluster import Cluster, ProgramEnded
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ProgramEnded
 
 
 def output_of(
@@ -40,3 +41,32 @@ def output_of(
         if error.code < 0:
             raise
         raise ProgramFailed(argv, f"ended with exit code {error.code}", error.why, None, error.code) from error
+
+
+@contextmanager
+def talk(
+    cluster: Cluster, pod: str, container: str, argv: Sequence[str], limit: float
+) -> Iterator[Callable[[str], str]]:
+    """Let a program in a container of a Pod answer lines with lines, `limit` seconds at most.
+
+    Raises:
+        ClusterError: it could not be run, or ends without an answer.
+    """
+    with cluster.program(pod, container, argv, None) as program:
+        lines = _lines(program.output(limit, 4 * FOREIGN_OUTPUT))
+
+        def ask(line: str) -> str:
+            program.write(f"{line}\n".encode())
+            if (answer := next(lines, None)) is None:
+                raise ClusterError(f"{argv[0]} ended without an answer.")
+            return answer
+
+        yield ask
+
+
+def _lines(parts: Iterator[bytes]) -> Iterator[str]:
+    """Whole lines, with their ends."""
+    rest = b""
+    for part in parts:
+        *whole, rest = (rest + part).split(b"\n")
+        yield from (f"{line.decode(errors='replace')}\n" for line in whole)

@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from contextvars import copy_context
+from threading import Lock
 from typing import Any
 
+from cachetools import TTLCache
+
+from flows.core.threads import at_once
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError
 
 _PULL_SECONDS = 1800.0
+# For so long an image counts as there, or as one that can't be had: many sessions ask for it at the same time.
+_THERE_SECONDS, _REMEMBERED = 60.0, 100
+
+
+class Pulls:
+    """Brings images to nodes, each once for all who ask at about the same time.
+
+    Args:
+        cluster: whose nodes.
+        nodes: says which nodes have sessions.
+    """
+
+    def __init__(self, cluster: Cluster, nodes: Callable[[], Collection[str]]) -> None:
+        self._cluster, self._nodes = cluster, nodes
+        self._lock, self._locks = Lock(), defaultdict[str, Lock](Lock)
+        self._ends = TTLCache[str, ClusterError | None](_REMEMBERED, _THERE_SECONDS)
+
+    def pull(self, image: str) -> None:
+        """Bring the image with this digest to all of these nodes.
+
+        Raises:
+            ClusterError: one can't pull it.
+        """
+        with self._lock:
+            lock = self._locks[image]
+        with lock:
+            if image not in self._ends:
+                self._ends[image] = self._pulled(image)
+            if error := self._ends[image]:
+                raise error
+
+    def _pulled(self, image: str) -> ClusterError | None:
+        try:
+            holder = copy_context()  # what is done in threads is done under the lease of the caller, too
+            at_once(lambda node: holder.copy().run(pull_to, self._cluster, node, image), sorted(self._nodes()))
+        except ClusterError as error:
+            return error
+        return None
 
 
 def pull_to(cluster: Cluster, node: str, image: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -217,7 +218,10 @@ def warnings(events: Iterable[Mapping[str, Any]], names: Sequence[str]) -> list[
 
 def containers(records: Iterable[Mapping[str, Any]], pods: Sequence[SessionPod]) -> tuple[Container, ...]:
     """All generations that have a record, lowest first, as their Pods say that they are."""
-    seen = [_container(record, pods) for record in records]
+    by_session = defaultdict[str, list[SessionPod]](list)
+    for each in pods:
+        by_session[each.session].append(each)
+    seen = [_container(record, by_session[record["metadata"]["labels"][SESSION]]) for record in records]
     return tuple(sorted(seen, key=lambda container: (container.session, container.generation)))
 
 
@@ -225,7 +229,7 @@ def _container(record: Mapping[str, Any], pods: Sequence[SessionPod]) -> Contain
     labels, annotations = record["metadata"]["labels"], record["metadata"].get("annotations") or {}
     session, generation = labels[SESSION], int(labels[GENERATION])
     spec = record["data"][SPEC]
-    slots = [slot for pod in pods if pod.session == session and not pod.ending for slot in pod.slots]
+    slots = [slot for pod in pods if not pod.ending for slot in pod.slots]
     mine = next((slot for slot in slots if slot.opened == generation), None)
     started, ended = (_moment(annotations.get(key, "")) for key in (STARTED, ENDED))
     running = Running.running if mine else Running.stopped if started or ended else Running.created

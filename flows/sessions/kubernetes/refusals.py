@@ -35,6 +35,14 @@ class StillWaiting(ClusterError):
     """Something was waited for, and didn't happen in time."""
 
 
+class Outage(Exception):
+    """The API server can't be reached just now, or has too much to do; then `answer` is what it said."""
+
+    def __init__(self, answer: Any = None) -> None:
+        super().__init__()
+        self.answer = answer
+
+
 @dataclass(frozen=True, order=True)
 class Right:
     """The right to do something with the objects of a kind, or with a part of them, in a namespace.

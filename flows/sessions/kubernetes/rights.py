@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from flows.sessions.kubernetes.cluster import BUDGETS, GROUPS, POLICIES, SNAPSHOTS, Cluster
+from collections.abc import Iterable
+
+from flows.sessions.kubernetes.cluster import Cluster
+from flows.sessions.kubernetes.kinds import BUDGETS, GROUPS, NOTEBOOKS, POLICIES, SNAPSHOTS
 from flows.sessions.kubernetes.refusals import Right
 
 _VERBS = {
@@ -26,14 +29,20 @@ CLASSES = (
 )
 # Without the one, a Pod that doesn't start says less of the reason; without the other, drains evict sessions at once.
 USEFUL = (Right("events", "list"), BUDGET, *ISOLATION, *SNAPSHOT)
+# In a namespace whose Notebooks others own.
+OF_NOTEBOOKS = (
+    *(Right(NOTEBOOKS, verb, GROUPS[NOTEBOOKS]) for verb in ("get", "list", "patch")),
+    *(Right("pods", verb) for verb in ("get", "list", "watch", "delete")),
+    *(Right("pods/exec", verb) for verb in ("get", "create")),
+)
 # Of no namespace: without it, Refit sees no drain coming.
 NODES = Right("nodes", "list")
 
 
-def lacking(cluster: Cluster) -> tuple[Right, ...]:
-    """The rights of `NEEDED` that Refit doesn't have, by what the API server says of each.
+def lacking(cluster: Cluster, needed: Iterable[Right] = NEEDED) -> tuple[Right, ...]:
+    """The rights that Refit needs and doesn't have, by what the API server says of each.
 
     Raises:
         ClusterError: the API server doesn't answer, or refuses.
     """
-    return tuple(right for right in NEEDED if not cluster.may(right))
+    return tuple(right for right in needed if not cluster.may(right))

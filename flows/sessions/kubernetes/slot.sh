@@ -1,6 +1,6 @@
 #!/bin/sh
 # slot [run]: process 1 of a slot. It waits at its gate, runs what was written for it, and ends when that ends by itself.
-# slot write N | start GENERATION NUMBER | warm GENERATION NUMBER | open GENERATION NUMBER | wait | stop SECONDS NUMBER | state | childless:
+# slot write N | start GENERATION NUMBER | warm GENERATION NUMBER | run-next N start|warm GENERATION NUMBER | open GENERATION NUMBER | wait | stop SECONDS NUMBER | state | childless:
 # what Refit calls beside it, as the same user.
 set -u
 slot=/run/refit/slots/$REFIT_SLOT
@@ -121,6 +121,10 @@ run) run ;;
 write) head -c "$1" >"$slot/program.new" && mv "$slot/program.new" "$slot/program" ;;
 start) begin "$1" "$2" now ;;
 warm) begin "$1" "$2" late ;;
+run-next) # N VERB GENERATION NUMBER: the program, of so many bytes, and what begins it, in one call
+    head -c "$1" >"$slot/program.new" && mv "$slot/program.new" "$slot/program" || exit 75
+    begin "$3" "$4" "$([ "$2" = warm ] && echo late || echo now)"
+    ;;
 wait) # until what begins here waits for nothing but its home
     tries=6000
     until [ -e /dev/shm/refit-waits ]; do

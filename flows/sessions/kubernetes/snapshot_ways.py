@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from flows.core import fence
 from flows.sessions.homes.volumes import Part, parts
 from flows.sessions.kubernetes import manifests
-from flows.sessions.kubernetes.cluster import GROUPS, SNAPSHOTS, Cluster, ClusterError
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError
 from flows.sessions.kubernetes.home_pods import HomePods, Mount
+from flows.sessions.kubernetes.kinds import GROUPS, SNAPSHOTS
 from flows.sessions.kubernetes.manifests import KIND, LABEL, SESSION
 from flows.sessions.model import HOME, Session
 

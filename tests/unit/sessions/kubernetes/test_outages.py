@@ -15,7 +15,7 @@ from threading import Thread, Timer
 import pytest
 import yaml
 
-from flows.sessions.kubernetes import cluster
+from flows.sessions.kubernetes import api_server
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError
 from flows.sessions.kubernetes.manifests import ClusterOptions
 from flows.sessions.kubernetes.refusals import ClusterAway
@@ -75,7 +75,7 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     }
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    monkeypatch.setattr(cluster, "_OUTAGE_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(api_server, "OUTAGE_PAUSE_SECONDS", 0.02)
     return port
 
 
@@ -83,7 +83,7 @@ def test_a_cluster_that_never_answered_is_not_waited_for(port: int) -> None:
     begun = time.monotonic()
     with pytest.raises(ClusterAway, match="doesn't answer"):
         Cluster(OPTIONS).list("pods")
-    assert time.monotonic() - begun < cluster._OUTAGE_SECONDS / 2
+    assert time.monotonic() - begun < api_server._OUTAGE_SECONDS / 2
 
 
 def test_one_that_comes_back_is_waited_for(port: int) -> None:
@@ -107,7 +107,7 @@ def test_one_that_has_too_much_to_do_is_asked_again(port: int, status: int) -> N
 
 
 def test_what_it_says_at_last_is_told(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_OUTAGE_SECONDS", 0.1)
+    monkeypatch.setattr(api_server, "_OUTAGE_SECONDS", 0.1)
     with Server(port, 200, *[429] * 100).running():
         asked = Cluster(OPTIONS)
         asked.find("pods", "p")

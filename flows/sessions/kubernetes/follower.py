@@ -1,0 +1,185 @@
+"""The Pods and records of all sessions of a namespace, kept by two watches for those who ask often.
+
+A command that asks for one session a few times asks the API server. A run that moves hundreds asks thousands of times:
+from its twentieth question on it follows what changes. Its own changes, and all that it sees while it waits for
+something, are known at once; those of others, as soon as the API server tells of them. Where that can't be had, nobody
+is answered from memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import RLock, Thread
+from typing import Any, Protocol
+
+import httpx2
+
+from flows.core.waiting import rest
+from flows.sessions.kubernetes import records
+from flows.sessions.kubernetes.manifests import KIND, SESSION
+from flows.sessions.kubernetes.refusals import ClusterError
+
+_ENOUGH = 20
+_WATCH_SECONDS, _PAUSE_SECONDS = 240, 1.0
+_FOLLOWED = {"pods": "session", "configmaps": "record"}
+
+Told = Mapping[str, Any]
+
+
+def _slim(record: Told) -> Told:
+    """A record without what servers note beside it, of which there is more than of itself."""
+    metadata = {key: value for key, value in record["metadata"].items() if key != "managedFields"}
+    return {"metadata": metadata, "data": record.get("data") or {}}
+
+
+# Kind → how its objects are kept: thousands of them are.
+_READ: Mapping[str, Callable[[Told], Any]] = {"pods": records.pod, "configmaps": _slim}
+
+
+def keeps(resource: str, told: Told) -> bool:
+    """Whether an object is one of those that are followed."""
+    labels = (told.get("metadata") or {}).get("labels") or {}
+    return resource in _FOLLOWED and labels.get(KIND) == _FOLLOWED[resource] and SESSION in labels
+
+
+class Server(Protocol):
+    """The API server, as far as it is followed."""
+
+    def page(self, resource: str, **params: str) -> dict[str, Any]:
+        """A page of the objects of a kind."""
+
+    def stream(self, resource: str, **params: str) -> Any:
+        """Their changes, as a stream of HTTP."""
+
+
+@dataclass
+class _Kind:
+    """The objects of one kind, by session and name; `live`: they are all there is."""
+
+    live: bool = False
+    pid: int = 0
+    objects: dict[str, dict[str, tuple[int, Any]]] = field(default_factory=dict)
+
+
+class Follower:
+    """The known objects of a namespace.
+
+    Args:
+        server: whose namespace.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server, self._lock, self._asked = server, RLock(), 0
+        self._kinds = {resource: _Kind() for resource in _FOLLOWED}
+        self._waiting: dict[tuple[str, str], list[SimpleQueue[Told | None]]] = {}
+
+    def of(self, resource: str, session: str) -> tuple[Any, ...] | None:
+        """The objects of a session; none: nobody has followed, and the API server has to be asked.
+
+        Pods are `SessionPod`, records are as they were told.
+        """
+        with self._lock:
+            self._asked += 1
+            kind = self._kinds[resource]
+            if kind.pid != os.getpid():
+                if self._asked >= _ENOUGH:
+                    self._begin(resource, kind)
+                return None
+            if not kind.live:
+                return None
+            return tuple(told for _, told in kind.objects.get(session, {}).values() if told is not None)
+
+    def _begin(self, resource: str, kind: _Kind) -> None:
+        kind.live, kind.pid, kind.objects = False, os.getpid(), {}
+        Thread(target=self._follow, args=(resource,), name=f"follow-{resource}", daemon=True).start()
+
+    def saw(self, resource: str, told: Told, *, gone: bool = False) -> None:
+        """Know an object as it was told, unless a later state of it is known already."""
+        if not keeps(resource, told):
+            return
+        metadata = told["metadata"]
+        labels, name = metadata["labels"], metadata["name"]
+        version = int(metadata["resourceVersion"]) if str(metadata.get("resourceVersion", "")).isdecimal() else 0
+        with self._lock:
+            by_name = self._kinds[resource].objects.setdefault(labels[SESSION], {})
+            if version >= by_name.get(name, (0, None))[0]:
+                by_name[name] = (version, None if gone else _READ[resource](told))
+                for queue in self._waiting.get((resource, name), ()):
+                    queue.put(None if gone else told)
+
+    @contextmanager
+    def changes(self, resource: str, name: str) -> Iterator[SimpleQueue[Told | None] | None]:
+        """The changes of an object within the `with` block, none for its end; none: nobody follows its kind."""
+        queue, key = SimpleQueue[Told | None](), (resource, name)
+        with self._lock:
+            kind = self._kinds.get(resource)
+            follows = bool(kind and kind.live and kind.pid == os.getpid())
+            self._waiting.setdefault(key, []).append(queue)
+        try:
+            yield queue if follows else None
+        finally:
+            with self._lock:
+                self._waiting[key].remove(queue)
+                if not self._waiting[key]:
+                    del self._waiting[key]
+
+    def removed(self, resource: str, name: str) -> None:
+        """Know that an object is gone that was removed at once."""
+        if resource == "configmaps":
+            with self._lock:
+                for by_name in self._kinds[resource].objects.values():
+                    if name in by_name:
+                        by_name[name] = (by_name[name][0], None)
+
+    def _follow(self, resource: str) -> None:
+        kind = self._kinds[resource]
+        while True:
+            try:
+                version = self._listed(resource)
+                kind.live = True
+                while version:
+                    version = self._watched(resource, version)
+            except (ClusterError, httpx2.HTTPError, ValueError, KeyError):
+                pass
+            kind.live = False
+            rest(_PAUSE_SECONDS)
+
+    def _listed(self, resource: str) -> str:
+        """Know all objects of a kind; returns the version of the list."""
+        params, there = {"labelSelector": f"{KIND}={_FOLLOWED[resource]}", "limit": "500"}, set[str]()
+        while True:
+            told = self._server.page(resource, **params)
+            for one in told["items"]:
+                there.add(one["metadata"]["name"])
+                self.saw(resource, one)
+            if not (rest := told["metadata"].get("continue")):
+                break
+            params["continue"] = rest
+        version = str(told["metadata"]["resourceVersion"])
+        with self._lock:  # what was removed while nobody followed
+            for by_name in self._kinds[resource].objects.values():
+                for name, (seen, one) in by_name.items():
+                    if one is not None and name not in there and seen <= int(version):
+                        by_name[name] = (seen, None)
+        return version
+
+    def _watched(self, resource: str, version: str) -> str:
+        """Know what changes from a version on; returns the version up to which it was told; empty: list anew."""
+        params = {"labelSelector": f"{KIND}={_FOLLOWED[resource]}", "resourceVersion": version}
+        more = {"watch": "1", "timeoutSeconds": str(_WATCH_SECONDS), "allowWatchBookmarks": "true"}
+        with self._server.stream(resource, **params, **more) as answer:
+            if answer.is_error:
+                return ""
+            for line in answer.iter_lines():
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    return ""
+                version = str(event["object"]["metadata"]["resourceVersion"])
+                if event["type"] != "BOOKMARK":
+                    self.saw(resource, event["object"], gone=event["type"] == "DELETED")
+        return version
