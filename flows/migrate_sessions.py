@@ -198,8 +198,9 @@ class _Migration:
             self._logger.info("the owners of %s have answered", ", ".join(answered))
 
     def rest(self, decisions: Sequence[Decision], until: datetime | None) -> None:
-        self._waiting = tuple(decisions)
-        if told := self._teller.tell(decisions):
+        own = self._planning.of_refit(decisions)
+        self._waiting = own
+        if told := self._teller.tell(own):
             self._logger.info("told the owners of %s", ", ".join(told))
         self.hear()
         self._report()

@@ -33,6 +33,8 @@ with lazily(globals()):
     from flows.sessions import overview, preferences, recovery, wishes
     from flows.sessions.activity import probes
     from flows.sessions.lifecycle import Sessions
+    from flows.sessions.others.all_others import Others
+    from flows.sessions.others.model import owner_of
     from flows.sessions.overview import Status
     from flows.sessions.preferences import UpdatePreferences
     from flows.sessions.wishes import PreferenceStore
@@ -75,10 +77,23 @@ def create_session(
 def list_sessions(as_json: Json = False) -> None:
     """List all sessions."""
     listed, urls = overview.glance_at_all(load()) or _all_sessions()
+    listed, urls = _with_others(listed, urls)
     shown = session_tables.sessions(listed, urls, out.width)
     show_data(as_json, listed, shown)
     if listed and not as_json and "url" not in [column.header for column in shown.columns]:
         err.print("The URL of a session is in `refit session show NAME`, and here where the terminal is wider.")
+
+
+def _with_others(own: Sequence[Status], urls: Mapping[str, str]) -> tuple[Sequence[Status], Mapping[str, str]]:
+    """All sessions, with those that others own, which say so in the place of an address."""
+    settings = load()
+    if not (settings.others.notebooks or settings.others.hub.api):
+        return own, urls
+    seen, problems = Others(settings).see(besides={status.session.name for status in own})
+    for problem in problems:
+        err.print(str(problem), highlight=False)
+    owners = {one.session.name: one.trouble or owner_of(one.session) for one in seen}
+    return (*own, *(one.status for one in seen)), {**urls, **owners}
 
 
 def _all_sessions() -> tuple[Sequence[Status], Mapping[str, str]]:

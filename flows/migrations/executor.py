@@ -48,12 +48,14 @@ from flows.migrations.planning.plan import moved
 from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
 from flows.migrations.results import Deferred, Result
 from flows.migrations.rollouts import Rollouts
+from flows.migrations.steps.others import seen_of
 from flows.migrations.steps.table import Steps
 from flows.publishing.publish import access_of
 from flows.publishing.signatures import Publications
 from flows.sessions.gpus.gpu import NoGpu
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
+from flows.sessions.others.model import owner_of
 from flows.sessions.store import record
 from flows.sessions.wishes import caller
 
@@ -110,20 +112,35 @@ class MoveExecutor:
         if decision.action is not Action.migrate:
             return replace(stays, reason=decision.why)
         with self.sessions.alone(decision.session) as held:
-            if (record := self.sessions.store.find(decision.session)) is None:
+            if (record := self._record(decision.session)) is None:
                 return replace(stays, reason="the session was deleted meanwhile")
             before, should_run = record
             if reason := self._outdated(decision, before):
                 return replace(stays, reason=reason)
             after = becomes(self._moved(before, decision.new))
             try:
-                after = self.sessions.with_gpus(replace(after, late_home=self.sessions.binds_late(after)))
+                after = after if before.owned_by else self._equipped(before, after, back_to)
             except NoGpu as error:
                 return replace(stays, reason=f"{Reason.gpu.text}; {error.why}")
-            after = self._had(after, before, back_to) or after
             begin = partial(self.journal.begin, consent=decision.consent, wave=decision.wave, by=by or caller())
             move = begin(held, before, after, packages, back_to=back_to)
             return self.drive(held, move, (True, should_run))
+
+    def _record(self, name: str) -> tuple[Session, bool] | None:
+        """The session of that name, Refit's own or another's, and whether it ought to run; none: there is none."""
+        if record := self.sessions.store.find(name):
+            return record
+        owned = self.steps.context.others.named(name)
+        return (owned.session, True) if owned else None
+
+    def _equipped(self, before: Session, after: Session, back_to: str) -> Session:
+        """The session with its GPUs, in a container that it has had if one fits.
+
+        Raises:
+            NoGpu: there aren't enough.
+        """
+        after = self.sessions.with_gpus(replace(after, late_home=self.sessions.binds_late(after)))
+        return self._had(after, before, back_to) or after
 
     def _moved(self, before: Session, image: str) -> Session:
         """The session in its next container; a rollback may leave it the image that it has, whatever counts now."""
@@ -159,7 +176,7 @@ class MoveExecutor:
         last = self.journal.last(decision.session)
         if session.image != decision.old:
             return "it was given another image meanwhile"
-        if changes := self.sessions.engine.by_hand(session):
+        if not session.owned_by and (changes := self.sessions.engine.by_hand(session)):
             return f"its container was changed by hand: {some(changes)}"
         way = Rollouts(self.journal.database).way(decision.new)
         relocates = decision.new == decision.old
@@ -170,7 +187,7 @@ class MoveExecutor:
     def unseen(self, move: Move) -> Code | None:
         """The event that may have happened in the new container since the last line; none: there is none."""
         entries = self.journal.entries(move)
-        if not unattended.begun(entries, StepName.start):
+        if move.before.owned_by or not unattended.begun(entries, StepName.start):
             return None
         containers = self.steps.context.containers(move.before.name)
         return unattended.since(entries, next((each for each in containers if each.name == move.after.container), None))
@@ -225,7 +242,7 @@ class MoveExecutor:
             record(connection, move.after)
 
         done = Entry(name, Phase.done, outcome.note, code=outcome.code, data=outcome.data)
-        if name is StepName.commit:
+        if name is StepName.commit and not move.after.owned_by:
             self.journal.write(held, move, done, commit)
         else:
             self.journal.note(held, move, done)
@@ -277,6 +294,8 @@ class MoveExecutor:
         )
 
     def _advice(self, move: Move) -> str:
+        if move.before.owned_by:
+            return f"Look at the {owner_of(move.before)}, then `refit migrate recover {move.before.name}`."
         left = f"the containers {move.before.container} and {move.after.container}"
         if self.sessions.homes.keeps_snapshots:
             left += f" and the snapshot {self.sessions.homes.snapshot(move.before.name, move.id)}"
@@ -305,11 +324,15 @@ class MoveExecutor:
 
     def on_record(self, move: Move) -> tuple[bool, bool]:
         """Whether the session is on record as it was when the move was planned, and whether it ought to run then."""
+        if move.before.owned_by:  # its owner is asked at each step
+            return True, True
         session, should_run = self.sessions.store.find(move.before.name) or (None, False)
         return session == move.before, session == move.before and should_run
 
     def _look(self, move: Move, entries: Sequence[Entry], recorded: tuple[bool, bool]) -> Seen:
         before, after = move.before, move.after
+        if before.owned_by:
+            return seen_of(self.steps.context, move, fresh=_is_fresh(entries))
         containers = {container.name: container for container in self.steps.context.containers(before.name)}
         fresh, again = _is_fresh(entries), _started_again(containers.get(before.container), entries)
         old, new = (

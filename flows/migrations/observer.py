@@ -32,6 +32,7 @@ from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
+from flows.sessions.others.all_others import Others, look_at_others
 from flows.sessions.overview import Status
 from flows.sessions.preferences import UpdatePreferences
 from flows.sessions.wishes import PreferenceStore
@@ -48,12 +49,15 @@ class Observer:
         sessions: those of this machine.
         database: the journal, the rollouts and the history of notices.
         pulls: what has to be pulled before a session can be moved.
+
+    Attributes:
+        others: sessions that others own.
     """
 
     def __init__(self, settings: Settings, sessions: Sessions, database: Engine, pulls: ImagePulls) -> None:
         self._settings, self._policy, self._sessions = settings, settings.migration, sessions
         self._database, self._journal, self._rollouts = database, Journal(database), Rollouts(database)
-        self._pulls = pulls
+        self._pulls, self.others = pulls, Others(settings)
         self._read: datetime | None = None
         self._moves: dict[str, Past] = {}
         self._looks: dict[tuple[str, int], tuple[datetime, Seen]] = {}
@@ -105,7 +109,7 @@ class Observer:
 
     def _to_pull(self, statuses: Iterable[Status], images: Mapping[ImageKey, str]) -> dict[str, int]:
         """Image → bytes that have to be pulled before anybody can move to it."""
-        running = [one.session for one in statuses if one.running is Running.running]
+        running = [one.session for one in statuses if one.running is Running.running and not one.session.owned_by]
         return self._pulls.sizes({images[image_key(one)] for one in running if has_other_image(one, images)})
 
     def _rollout(
@@ -177,15 +181,18 @@ class Observer:
         oldest = now() - timedelta(minutes=self._policy.poll_minutes)
         self._looks = {key: look for key, look in self._looks.items() if key in keyed and look[0] > oldest}
         again = [key for key in keyed if key not in self._looks]
-        looks = look_at(self._settings, self._sessions.engine, [keyed[key] for key in again])
-        self._looks |= {key: (now(), seen) for key, seen in zip(again, looks, strict=True)}
+        looks = look_at(self._settings, self._sessions.engine, [keyed[key] for key in again if not keyed[key].owned_by])
+        of_others = look_at_others(self._settings, self.others, [keyed[key] for key in again if keyed[key].owned_by])
+        by_name = {seen.session: seen for seen in (*looks, *of_others)}
+        self._looks |= {key: (now(), by_name[key[0]]) for key in again}
         return {name: seen for (name, _), (_, seen) in self._looks.items()}
 
     def blocked(self, sessions: Iterable[Session], images: Mapping[ImageKey, str]) -> dict[str, str]:
         """Obstacles in their homes that don't go together with their new images."""
         if not self._policy.scan or not self._sessions.engine.on_this_machine:
             return {}
-        return obstacles(self._settings, {session.name: (session, images[image_key(session)]) for session in sessions})
+        own = [session for session in sessions if not session.owned_by]
+        return obstacles(self._settings, {session.name: (session, images[image_key(session)]) for session in own})
 
 
 def canaries(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from flows.core.database import now, open_database
+from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.core.settings.policy import Mode
 from flows.images.registry import Registry
@@ -19,7 +21,7 @@ from flows.migrations.planning.consent import deadline_if_told, keep_hours, star
 from flows.migrations.planning.observed import Observed
 from flows.migrations.planning.plan import plan_after, plan_named
 from flows.migrations.planning.policies import policies
-from flows.migrations.planning.rollout import Decision, Gate, ImageKey, PlanInput
+from flows.migrations.planning.rollout import Action, Decision, Gate, ImageKey, PlanInput
 from flows.migrations.reconcile import due
 from flows.migrations.rollout_control import judge
 from flows.migrations.rollouts import Rollouts
@@ -29,9 +31,12 @@ from flows.publishing.signatures import NotPublished
 from flows.sessions.containers.pulls import to_pull
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
+from flows.sessions.others.model import Owned
 from flows.sessions.overview import Status
 from flows.sessions.preferences import UpdatePreferences
 from flows.sessions.wishes import PreferenceStore, caller
+
+logger = logging.getLogger("refit.migrations")
 
 Plan = tuple[tuple[Decision, ...], Mapping[tuple[str, int], Gate]]
 """One line for each session, and what is known of the waves."""
@@ -42,15 +47,18 @@ def plan_migration(names: Sequence[str], to: str, settings: Settings, origin: st
 
     Each says how much of its image has to be pulled first.
     """
-    planned = SessionPlanner(settings).plan(names, to, origin)
+    planner = SessionPlanner(settings)
+    planned = planner.plan(names, to, origin)
+    planned = planned if names else tuple(sorted((*planned, *planner.immovable), key=lambda line: line.session))
     if settings.in_cluster:  # nodes have their images, and a move pulls its own before anybody waits
         prices = Sessions.open(settings).homes.prices()
         moves = {line.session for line in planned if line.new not in ("", line.old)}
         return tuple(
             replace(line, home=prices.get(line.session, "") if line.session in moves else "") for line in planned
         )
-    pulls = to_pull(settings, {line.new for line in planned if line.new not in ("", line.old)})
-    return tuple(replace(line, pull=pulls.get(line.new, 0)) for line in planned)
+    own = planner.of_refit(planned)  # the rest is pulled by nodes of others
+    pulls = to_pull(settings, {line.new for line in own if line.new not in ("", line.old)})
+    return tuple(replace(line, pull=pulls.get(line.new, 0)) if line in own else line for line in planned)
 
 
 class SessionPlanner:
@@ -68,6 +76,7 @@ class SessionPlanner:
         self._observed: Observed | None = None
         self._latest: Plan | None = None
         self._news: list[str] = []
+        self._owned: Mapping[str, Owned] = {}
 
     def plan(self, names: Sequence[str], to: str, origin: str = "", *, begin: bool = False) -> tuple[Decision, ...]:
         """One decision per session: what it moves to and when, or why it stays.
@@ -86,6 +95,18 @@ class SessionPlanner:
         """
         self._latest = self._plan(names, to, origin, begin=begin)
         return self._latest[0]
+
+    def of_refit(self, decisions: Iterable[Decision]) -> tuple[Decision, ...]:
+        """The lines of sessions that Refit has made, into which notices can be brought."""
+        return tuple(line for line in decisions if line.session not in self._owned)
+
+    @property
+    def immovable(self) -> tuple[Decision, ...]:
+        """Lines for the sessions of others that were seen for the last plan, and that can't be moved."""
+        owned = [one for one in self._owned.values() if one.trouble]
+        return tuple(
+            Decision(one.session.name, Action.skip, one.session.image, "", detail=one.trouble) for one in owned
+        )
 
     def at_start(self, name: str) -> Decision | None:
         """How a session that is stopped moves while its owner starts it; none: it keeps its image.
@@ -203,6 +224,9 @@ class SessionPlanner:
 
     def _plan(self, names: Sequence[str], to: str, origin: str, *, begin: bool) -> Plan:
         statuses = self._statuses(origin)
+        for name in {*names} & self._owned.keys():
+            if trouble := self._owned[name].trouble:
+                raise RefitError(f"The session {name!r} can't be moved: {trouble}.")
         asked = [status for status in statuses if not names or status.session.name in names]
         images = self._targets.find([status.session for status in asked], to)
         for status in asked if names else ():
@@ -216,11 +240,20 @@ class SessionPlanner:
         refused = {key: str(why) for key, why in images.refused.items()}
         self._observed = observed = replace(observed, rollout=replace(observed.rollout, refused=refused))
         if names:
-            return self._decide_named(names, observed), {}
+            return self._with_owners(self._decide_named(names, observed)), {}
         decisions, gates = plan_after(observed.candidates, observed.rollout, observed.trials, observed.approved)
         if begin:
             self._news += judge(gates, self._rollouts, self._policy.waves)
-        return decisions, gates
+        return self._with_owners(decisions), gates
+
+    def _with_owners(self, decisions: Iterable[Decision]) -> tuple[Decision, ...]:
+        """The lines of a plan, each of a session that others own with what its move does without."""
+        return tuple(
+            replace(line, detail="; ".join(filter(None, (line.detail, self._observer.others.terms(self._owned[name])))))
+            if (name := line.session) in self._owned and line.action is not Action.skip
+            else line
+            for line in decisions
+        )
 
     def _decide_named(self, names: Sequence[str], observed: Observed) -> tuple[Decision, ...]:
         """The person who names a session answers for it, however the rollout of its image stands."""
@@ -231,7 +264,12 @@ class SessionPlanner:
 
     def _statuses(self, origin: str) -> tuple[Status, ...]:
         """All sessions; with `origin`, a tag or digest, those that have this image."""
-        statuses = tuple(self.sessions.all())
+        own = self.sessions.all()
+        seen, problems = self._observer.others.see(besides={status.session.name for status in own})
+        for problem in problems:
+            logger.warning("sessions of others can't be seen just now: %s", problem)
+        self._owned = {one.session.name: one for one in seen}
+        statuses = (*own, *(one.status for one in seen if not one.trouble))
         if not origin:
             return statuses
         image = evidence.find(Registry(self._settings), origin).digest

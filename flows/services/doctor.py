@@ -21,6 +21,7 @@ from flows.services.doctor_cluster import cluster
 from flows.services.doctor_containers import containers, doors, enclosure, kernel, root, walls
 from flows.services.doctor_findings import Check, Finding
 from flows.services.doctor_home import disk, gateway, home, hub, ports, supervisor
+from flows.services.doctor_others import others
 from flows.services.doctor_programs import jump, pictures, programs, python
 from flows.services.doctor_sessions import aliases, bounds, moves, pool, records
 
@@ -80,7 +81,7 @@ def _answer(url: str, ca_bundle: Path | None) -> Finding:
 
 NEEDED: tuple[Check, ...] = (
     *(python, programs, root, containers, kernel, enclosure, doors, disk, home),
-    *(ports, gateway, hub, jump, walls, index, cluster),
+    *(ports, gateway, hub, jump, walls, index, cluster, others),
 )
 OWN: tuple[Check, ...] = (supervisor, pool, bounds, moves, records, aliases)
 # Sessions on Kubernetes need none of these.

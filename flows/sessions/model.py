@@ -94,6 +94,7 @@ class Session:
         devices: the names of those that it has, or had last.
         memory: bytes that it may take; 0: as the machine lets.
         cpus: cores that it may take; 0: as the machine lets.
+        owned_by: the object of somebody else that it is (`others`); empty: it is Refit's own.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Session:
     devices: tuple[str, ...] = ()
     memory: int = 0
     cpus: float = 0.0
+    owned_by: str = ""
 
     @property
     def container(self) -> str:

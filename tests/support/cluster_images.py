@@ -31,7 +31,7 @@ _LEFT_OUT = re.compile(
 _MORE_PROGRAMS = ("/bin/mktemp", "/usr/bin/env", "/bin/chown", "/bin/date", "/usr/bin/sha256sum", "/usr/bin/find")
 
 
-def push(name: str, before: str, folder: Path, *, late: bool = False) -> str:
+def push(name: str, before: str, folder: Path, *, late: bool = False, **more: str) -> str:
     """Push an image that runs `before`, shell text, and then answers on port 8000; returns its digest.
 
     Args:
@@ -39,12 +39,14 @@ def push(name: str, before: str, folder: Path, *, late: bool = False) -> str:
         before: it runs in the home.
         folder: for what is made on the way.
         late: its home may come late.
+        more: labels, `io.refit.` before their names.
     """
     access = LATE_SERVER if late else SERVER
     script = f'echo {name} is running; {WAITS if late else "true"}; cd "$HOME"; {before}; {_ANSWER}'
     archive = folder / f"{name}.tar"
     config = {"Cmd": ["/bin/sh", "-c", script], "Env": ["PATH=/bin:/usr/bin"]}
     labels = {"io.refit.access": access.model_dump_json()}
+    labels |= {f"io.refit.{label}": value for label, value in more.items()}
     archive.write_bytes(_archive(name, (_python(), _layer_with("etc/word", f"{name}\n")), {**config, "Labels": labels}))
     return copy_image(f"docker-archive:{archive}", name, folder)
 

@@ -24,6 +24,7 @@ from flows.core.programs import program_output
 from flows.core.settings.cluster import ClusterSettings, SessionEngine
 from flows.core.settings.default_folders import default_catalog, default_home
 from flows.core.settings.hub_login import LoginPolicy, OtherHub
+from flows.core.settings.others import OthersSettings
 from flows.core.settings.person_limits import PersonLimits
 from flows.core.settings.personal_builds import PersonalBuilds
 from flows.core.settings.policy import RolloutPolicy, SnapshotPolicy
@@ -132,6 +133,9 @@ class Settings(documents.Document):
         SessionEngine.podman, description="Where sessions run: podman, on this machine, or kubernetes (experimental)."
     )
     kubernetes: ClusterSettings = Field(ClusterSettings(), description="The cluster of `engine: kubernetes`.")
+    others: OthersSettings = Field(
+        OthersSettings(), description="Notebooks and servers of Hubs that others own and Refit moves (experimental)."
+    )
 
     session_uids: Span = Field(
         Span(first=200_000, last=265_535), description="Uids of this machine that sessions run with, one each."

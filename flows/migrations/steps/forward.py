@@ -192,12 +192,12 @@ class Forward:
             return Outcome(move.consent.text, data=ends)
 
         if why := self._watch.look_last(
-            move.before, work_in if move.back_to or move.relocates else self._objection(move)
+            move.before, work_in if move.back_to or move.relocates else self.objection_to(move)
         ):
             raise Deferred(why)
         return Outcome("nobody works in it", data=ends)
 
-    def _objection(self, move: Move) -> Callable[[Look], str]:
+    def objection_to(self, move: Move) -> Callable[[Look], str]:
         """The objections of a last look to the stop; the catalog is read for it, before anybody waits."""
         candidate = self._candidate(move)
 

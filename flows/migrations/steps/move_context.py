@@ -18,6 +18,7 @@ from flows.sessions.homes.volumes import parts
 from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
+from flows.sessions.others.all_others import Others
 from flows.sessions.snapshots.model import Kind, Snapshot, name_for
 from flows.sessions.snapshots.records import SnapshotRecords
 
@@ -32,10 +33,12 @@ class MoveContext:
         settings: those in force.
         sessions: those of this machine.
         journal: the lines of all moves.
+        others: sessions that others own.
     """
 
     def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
         self.settings, self.sessions, self.journal = settings, sessions, journal
+        self.others = Others(settings)
 
     def containers(self, session: str) -> tuple[Container, ...]:
         """The containers of a session.

@@ -12,6 +12,7 @@ from flows.migrations.results import Outcome
 from flows.migrations.steps.compensations import Compensations
 from flows.migrations.steps.forward import Forward
 from flows.migrations.steps.move_context import MoveContext
+from flows.migrations.steps.others import OthersSteps
 from flows.sessions.lifecycle import Sessions
 
 _FORWARD: Mapping[StepName, Callable[[Forward, Move], Outcome]] = {
@@ -55,6 +56,7 @@ class Steps:
     def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
         self.context = MoveContext(settings, sessions, journal)
         self._forward, self._back = Forward(self.context), Compensations(self.context)
+        self._of_others = OthersSteps(self.context, self._forward)
 
     def perform(self, name: StepName, move: Move) -> Outcome:
         """Do a step, or undo one; returns what its line in the journal says.
@@ -65,6 +67,8 @@ class Steps:
             RefitError: the step could not be done.
             TypeError: it says something for later decisions that it isn't known to say.
         """
+        if move.before.owned_by:
+            return self._of_others.perform(name, move)
         forward = _FORWARD.get(name)
         outcome = forward(self._forward, move) if forward else _BACK[name](self._back, move)
         if not may_say(name, outcome.code):

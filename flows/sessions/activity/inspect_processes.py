@@ -342,7 +342,8 @@ def _gpu() -> float:
 
 
 def _jupyter(asked: Row) -> Row:
-    token = Path(os.environ["REFIT_TOKEN_FILE"]).read_text().strip()
+    kept = os.environ.get("REFIT_TOKEN_FILE")  # a session that others own has none, or one of its server's own
+    token = Path(kept).read_text().strip() if kept else os.environ.get("JUPYTER_TOKEN", "")
     kernels = _get(asked["port"], "/api/kernels", token)
     with_kernel = {session["path"] for session in _get(asked["port"], "/api/sessions", token)}
     documents = [Path.home() / path for path in with_kernel | _on_pages()]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock, Timer
+from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -47,6 +48,15 @@ client.stop_channels()
 """
 
 
+class Inside(Protocol):
+    """Where a program can run beside a session; see `Engine.dialogue`."""
+
+    def dialogue(
+        self, container: str, argv: Sequence[str], limit: float = 600.0
+    ) -> AbstractContextManager[Callable[[str], str]]:
+        """Let a program inside a running container answer lines with lines."""
+
+
 @dataclass(frozen=True)
 class ProbeSpec:
     """How a session is looked at.
@@ -68,7 +78,7 @@ CLOSED_SECONDS = (1.0, 2.0, 4.0)
 
 
 @contextmanager
-def ready_to_look(engine: Engine, session: Session, manner: ProbeSpec = ProbeSpec()) -> Iterator[Callable[[], Look]]:
+def ready_to_look(engine: Inside, session: Session, manner: ProbeSpec = ProbeSpec()) -> Iterator[Callable[[], Look]]:
     """Start what looks at a session that runs: it begins to look when what the `with` block gets is called.
 
     Raises:
@@ -98,7 +108,7 @@ def _read_look(session: Session, told: str) -> Look:
         raise RefitError(what, why=str(error), hint=hint) from None
 
 
-def see(engine: Engine, session: Session, manner: ProbeSpec = ProbeSpec()) -> Look:
+def see(engine: Inside, session: Session, manner: ProbeSpec = ProbeSpec()) -> Look:
     """Look at a session that runs; doesn't count as activity.
 
     Raises:
@@ -154,6 +164,10 @@ class Watch:
     def look(self, session: Session) -> Seen:
         """Look at a session that runs, and remember what was seen."""
         return self._remember(session, probe(self._engine, session, self._quiet))
+
+    def look_by(self, session: Session, look: Callable[[], Look]) -> Seen:
+        """Remember what a look of the caller's own shows; a session that it can't see is busy."""
+        return self._remember(session, _judged(look, session, self._quiet))
 
     def look_last(self, session: Session, objection: Callable[[Seen], str]) -> str:
         """Close a session to new input and look a last time, right before it is stopped.

@@ -17,6 +17,7 @@ ALONE = {
     "migrations/rehearsal_checks.py",
     "sessions/activity/inspect_processes.py",
     "sessions/activity/supervise.py",
+    "sessions/others/prove_inside.py",
 }
 
 
