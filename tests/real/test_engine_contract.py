@@ -6,23 +6,28 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from flows.catalog.model import Access
 from flows.core.errors import RefitError
 from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
+from flows.images.build import Built
+from flows.images.registry import Registry
 from flows.sessions.containers.podman import Podman
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.model import Session
 from tests.support.engine_contract import EngineContract
 from tests.support.moving import own_weight
-from tests.support.variants import JUPYTER
+from tests.support.variants import JUPYTER, LIGHT, light
 from tests.support.waiting import wait_until
 
 TOKEN = "a-token-of-this-test"
+UP = "is running at"  # as JupyterLab says it
 _numbers = itertools.count(1)
 
 
@@ -31,15 +36,16 @@ def engine(shared: Settings) -> Podman:
     return Podman(shared)
 
 
-@pytest.fixture
-def session(engine: Podman, shared: Settings, jupyter_image: str) -> Iterator[Session]:
-    engine.pull(jupyter_image)
+@contextmanager
+def recorded(engine: Podman, shared: Settings, image: str, access: Access) -> Iterator[Session]:
+    """A session that nothing is made for but its home and its token; in the end its containers are removed."""
+    engine.pull(image)
     name = f"contract-{next(_numbers)}"
     uid = 300_000 + next(_numbers)
     home = LocalHomes(shared).make(name, uid)
     token_file = shared.folder("sessions", name) / "token"
     command.run(["install", "-m", "0400", "-o", str(uid), "/dev/stdin", token_file], root=True, stdin=TOKEN)
-    session = Session(name, "p", "2026a", jupyter_image, uid, home, token_file, JUPYTER)
+    session = Session(name, "p", "2026a", image, uid, home, token_file, access)
     session.ssh.mkdir()
     yield session
     for container in engine.containers(name):
@@ -48,16 +54,34 @@ def session(engine: Podman, shared: Settings, jupyter_image: str) -> Iterator[Se
 
 
 @pytest.fixture
+def session(engine: Podman, shared: Settings, registry: Registry, base: Built) -> Iterator[Session]:
+    """A session whose image is up in a moment, where JupyterLab takes three seconds of CPU."""
+    with recorded(engine, shared, light(shared, registry, base, "contract", f"echo {UP}"), LIGHT) as session:
+        yield session
+
+
+@pytest.fixture
 def another_home(session: Session, shared: Settings) -> Path:
     return LocalHomes(shared).make(f"{session.name}-more", session.uid)
 
 
-@pytest.fixture
-def running(engine: Podman, session: Session) -> Session:
+def started(engine: Podman, session: Session) -> Session:
     engine.create(session)
     engine.start(session.container)
-    wait_until(lambda: "is running at" in engine.logs(session.container))
+    wait_until(lambda: UP in engine.logs(session.container))
     return session
+
+
+@pytest.fixture
+def running(engine: Podman, session: Session) -> Session:
+    return started(engine, session)
+
+
+@pytest.fixture
+def lab(engine: Podman, shared: Settings, jupyter_image: str) -> Iterator[Session]:
+    """A session in which JupyterLab runs."""
+    with recorded(engine, shared, jupyter_image, JUPYTER) as session:
+        yield started(engine, session)
 
 
 def inspected(settings: Settings, session: Session) -> dict[str, object]:
@@ -111,20 +135,20 @@ class TestPodman(EngineContract):
         assert not any(settings["PortBindings"].values())
         assert settings["PidsLimit"] > 0
 
-    def test_the_token_is_nowhere_but_in_its_file(self, engine: Podman, running: Session, shared: Settings) -> None:
-        assert engine.execute(running.container, ["cat", "/run/refit/token"]) == TOKEN
-        assert TOKEN not in json.dumps(inspected(shared, running))
-        assert TOKEN not in engine.logs(running.container)
-        seen = engine.execute(running.container, ["sh", "-c", "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ"])
+    def test_the_token_is_nowhere_but_in_its_file(self, engine: Podman, lab: Session, shared: Settings) -> None:
+        assert engine.execute(lab.container, ["cat", "/run/refit/token"]) == TOKEN
+        assert TOKEN not in json.dumps(inspected(shared, lab))
+        assert TOKEN not in engine.logs(lab.container)
+        seen = engine.execute(lab.container, ["sh", "-c", "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ"])
         assert "REFIT_TOKEN_FILE" in seen
         assert TOKEN not in seen
 
-    def test_every_process_is_told_to_end_and_has_time_to_save(self, engine: Podman, running: Session) -> None:
+    def test_every_process_is_told_to_end_and_has_time_to_save(self, engine: Podman, lab: Session) -> None:
         # A second of saving is longer than Jupyter needs to end; the container must not end with it.
         saver = "trap 'sleep 1; echo saved > ~/saved; exit' TERM; touch ~/ready; while :; do sleep 0.1; done"
-        left_running(engine, running, saver)
-        engine.stop(running.container, grace=20)
-        assert (running.home / "saved").read_text() == "saved\n"
+        left_running(engine, lab, saver)
+        engine.stop(lab.container, grace=20)
+        assert (lab.home / "saved").read_text() == "saved\n"
 
     def test_a_program_that_ignores_the_signal_holds_nobody_up(self, engine: Podman, running: Session) -> None:
         deaf = "trap '' TERM; touch ~/ready; sleep 1000"

@@ -45,7 +45,13 @@ class UsedHome:
         command.run(["rm", "-rf", "--one-file-system", self.folder], root=True)
         self.folder.mkdir(parents=True)
         shutil.copytree(settings.folder("cache", "system"), self.folder / "system")
-        programs = ["buildah", "--root", self.folder / "storage", "--runroot", tools.runtime_folder(settings) / "used"]
+        programs: list[str | Path] = [
+            "buildah",
+            "--root",
+            self.folder / "storage",
+            "--runroot",
+            tools.runtime_folder(settings) / "used",
+        ]
         source = f"docker://{settings.registry_host}/{settings.repository}/stages@{image}"
         command.run([*programs, "pull", "--quiet", "--tls-verify=false", source], root=True)
         command.run(["sh", "-euc", _SKELETON, "skeleton", self.folder], root=True)
