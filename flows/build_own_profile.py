@@ -1,14 +1,15 @@
 """Build a profile of a person's own: its recipe is nobody's word, so its stages are made behind walls."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from prefect import flow, get_run_logger
 from sqlalchemy import Engine
 
-from flows.authoring.own.catalog import Wish, composed
+from flows.authoring.own.catalog import composed
 from flows.catalog.model import Catalog, Profile
-from flows.core.database import now, open_database
+from flows.core.database import open_database
+from flows.core.errors import RefitError
 from flows.core.leases import LeaseTaken, lease
 from flows.core.programs import command
 from flows.core.settings import Settings
@@ -26,28 +27,13 @@ from flows.orchestration.admission import Share
 from flows.orchestration.builders import clear_away
 from flows.orchestration.release_build import THREADS, build_release, due_date
 from flows.publishing import own_images
-from flows.publishing.own_profiles import OwnProfile, OwnProfiles, check_owner, queued, repository
+from flows.publishing.own_profiles import OwnProfile, OwnProfiles, queued, repository
 from flows.publishing.published import Published
 from flows.publishing.stored_manifests import observe_images
 from flows.releases.report import BuildFailed, has_failed
 
 PATIENCE = 6 * 3600.0  # seconds that a build waits for others of people's own profiles
 _POLL_SECONDS = 2.0
-
-
-def give(wish: Wish, files: Mapping[str, bytes], settings: Settings) -> OwnProfile:
-    """Look at a person's recipe, and write it down as theirs: its name is taken then. Nothing is built.
-
-    Raises:
-        Mistakes: in the recipe, by its own paths.
-        NotYours: the name is another person's.
-        LimitReached: the person has as many as they may.
-    """
-    check_owner(wish.owner)
-    with composed(wish, files, settings) as (_, profile):
-        own = OwnProfile(wish.name, wish.owner, profile.stem, wish.release, dict(files), (), now())
-    OwnProfiles(open_database(settings.database)).take(own, settings.personal_builds)
-    return own
 
 
 @flow(
@@ -57,18 +43,19 @@ def give(wish: Wish, files: Mapping[str, bytes], settings: Settings) -> OwnProfi
     on_crashed=[clear_away],
     task_runner=THREADS,
 )
-def build_own_profile(name: str) -> tuple[Published, ...]:
+def build_own_profile(name: str, owner: str = "") -> tuple[Published, ...]:
     """Lock, build and publish a profile of a person's own, in a repository of theirs.
 
     Args:
         name: Name of its bundle.
+        owner: Person to whom it belongs still; empty: this is not looked at.
     """
     settings = load_settings().model_copy(update={"builders": 0})
     if why := confined.obstacle(settings):
         raise confined.Refused(why)
     recover(settings)
     records = OwnProfiles(open_database(settings.database))
-    own = records.get(name)
+    own = records.get(name, owner)
     with composed(wish_of(own), own.files, settings) as (recipes, profile), _turn(settings, records, own) as seconds:
         limits = settings.personal_builds
         minutes = min(limits.minutes, seconds / 60)
@@ -99,7 +86,7 @@ def _turn(settings: Settings, records: OwnProfiles, own: OwnProfile) -> Iterator
             yield left
             problem = ""
         except Exception as error:
-            problem = str(error)
+            problem = "\n".join((error.what, error.why)) if isinstance(error, RefitError) else str(error)
             raise
         finally:
             records.end(build, problem)

@@ -26,7 +26,7 @@ with lazily(globals()):
         home,
         images,
         laptop,
-        laptop_operators,
+        laptop_profiles,
         metrics,
         migrate,
         own_profiles,
@@ -91,7 +91,7 @@ GROUPS = (
         lambda: ssh_keys.app,
         "Keys of people, with which they come in by ssh from their own machines (experimental).",
     ),
-    Group("mine", "Sessions", lambda: laptop_operators.app, "Your sessions at a Refit elsewhere, after `refit login`."),
+    Group("mine", "Sessions", lambda: laptop_profiles.app, "Your sessions at a Refit elsewhere, after `refit login`."),
 )
 ABOUT = "Builds the images that developers work in, and moves their running sessions onto new ones."
 app = typer.Typer(

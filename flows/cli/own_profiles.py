@@ -25,6 +25,8 @@ with lazily(globals()):
     from flows.core.database import open_database
     from flows.core.settings import load
     from flows.publishing import own_profiles
+    from flows.publishing.own_build_requests import BuildRequests
+    from flows.releases import own_profiles as asking
 
 # As in `main`: the verbs import Prefect, so they are imported where they are run.
 # ruff: noqa: PLC0415
@@ -94,9 +96,9 @@ def build(
     """
     files, wish = _files(folder, owner), _wish(folder, name, owner, ide, system, release)
     with running_flows(quiet=as_json) as settings:
-        from flows.build_own_profile import build_own_profile, give
+        from flows.build_own_profile import build_own_profile
 
-        own = give(wish, files, settings)
+        own = asking.give(wish, files, settings)
         began = time.time()
         try:
             images = build_own_profile(own.bundle)
@@ -130,14 +132,25 @@ def list_profiles(
     """List the profiles of people's own: whose, who else may start them, how their last builds went, and the queue."""
     records = own_profiles.OwnProfiles(open_database(load().database))
     builds, queue, rows, cells = records.last_builds(), records.builds(), [], []
+    asked = {one.bundle for one in BuildRequests(records.database).all() if one.begun is None}
     for own in records.all(owner):
         last = builds.get(own.bundle)
         built, problem = (last.ended, last.problem) if last else (None, "")
-        told = {"profile": own.profile, "owner": own.owner, "release": own.release, "offered": own.offered}
-        state = {None: "", False: "waits", True: "is built"}[queue.get(own.bundle)]
+        told = {
+            "profile": own.profile,
+            "owner": own.owner,
+            "release": own.release,
+            "offered": own.offered,
+            "people": own.people,
+        }
+        state = {None: "", False: "waits", True: "is built"}[
+            queue.get(own.bundle, False if own.bundle in asked else None)
+        ]
         rows.append({**told, "given": own.at, "built": built, "problem": problem, "state": state})
         shown = str(built.date()) if built else ""
-        cells.append((own.profile, own.owner, ", ".join(own.offered), shown, state, on_a_line(problem)[:SHOWN]))
+        cells.append(
+            (own.profile, own.owner, ", ".join((*own.offered, *own.people)), shown, state, on_a_line(problem)[:SHOWN])
+        )
     columns = ("profile", "of", "for", "built", "now", "")
     show_data(as_json, rows, tables.table("Profiles of people's own", columns, cells))
 
@@ -146,11 +159,22 @@ def list_profiles(
 def offer(
     name: Name,
     owner: Owner,
-    groups: Annotated[list[str], typer.Option("--to", metavar="GROUP", help="Group whose members may start it, too.")],
+    groups: Annotated[
+        list[str] | None, typer.Option("--to", metavar="GROUP", help="Group whose members may start it, too.")
+    ] = None,
+    people: Annotated[
+        list[str] | None, typer.Option("--to-person", metavar="PERSON", help="Person who may start it, too.")
+    ] = None,
 ) -> None:
-    """Let the members of groups start sessions from a profile of one's own. Its programs are its owner's word alone."""
-    own = own_profiles.OwnProfiles(open_database(load().database)).offer(name, owner, tuple(groups))
-    out.print(f"{own.profile} is offered to {', '.join(own.offered)}.")
+    """Let others start sessions from a profile of one's own: these, and nobody else. Nobody but its owner vouches for
+    it."""
+    if not (groups or people):
+        raise RefitError(
+            "It isn't said to whom it is offered.", hint="name a group by --to, or a person by --to-person."
+        )
+    records = own_profiles.OwnProfiles(open_database(load().database))
+    own = records.offer(name, owner, groups or (), people or ())
+    out.print(f"{own.profile} is offered to {', '.join((*own.offered, *own.people))}.")
 
 
 @app.command("withdraw")

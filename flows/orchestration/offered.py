@@ -29,6 +29,7 @@ ENTRYPOINTS: tuple[str, ...] = (
     "flows.approve_wave:approve_wave",
     "flows.migrate_sessions:recover_migrations",
     "flows.prune_images:prune_images",
+    "flows.build_asked_profiles:build_asked_profiles",
 )
 # Fields by which a deployment could bring along something to run or read; Refit's own never have them. `job_variables`
 # are the worker's command, environment and folder.

@@ -40,7 +40,7 @@ from prefect.workers.process import (
 )
 
 from flows.core.settings import Settings, load
-from flows.orchestration import offered, queues
+from flows.orchestration import asked_builds, offered, queues
 from flows.services.prefect_services import BASE_JOB_TEMPLATE, POLL, POOL
 
 _FOR_ALL = "default"  # Prefect's name for the queue of whoever chose none
@@ -198,6 +198,7 @@ async def work(settings: Settings) -> None:
     """Serve the pools until this is cancelled; one that is made later is found as well."""
     served = set[str]()
     async with anyio.create_task_group() as group, get_client() as client:
+        group.start_soon(asked_builds.watch, client, settings)
         while True:
             for pool in await _pools(client, settings) - served:
                 served.add(pool)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import uuid4
@@ -22,8 +22,10 @@ from flows.core.leases import held
 from flows.core.settings.personal_builds import PersonalBuilds
 
 _DAY = timedelta(hours=24)
+_KILLED = "Its process was killed."  # a build of which nobody knows how long it went on
 _OWNER = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")  # a part of a repository's name
 _LONGEST_OWNER = 64
+_LONGEST_OFFER = 10_000  # characters
 
 
 class OwnBundleRow(Table):
@@ -64,6 +66,7 @@ class OwnProfile:
         release: the one whose base and bundle it stands on.
         files: path below the bundle's folder → content.
         offered: groups whose members may start it, too.
+        people: people who may start it, too.
         at: when its recipe was last given (UTC).
     """
 
@@ -74,6 +77,7 @@ class OwnProfile:
     files: Mapping[str, bytes]
     offered: tuple[str, ...]
     at: datetime
+    people: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def repository(settings_repository: str, owner: str) -> str:
     return f"{settings_repository}/people/{check_owner(owner)}"
 
 
-_QUEUE, _OF_OWNER = "own-build-of/", "own-builds-of/"
+_QUEUE, OF_OWNER = "own-build-of/", "own-builds-of/"
 
 
 def queued(bundle: str) -> str:
@@ -195,20 +199,26 @@ class OwnProfiles:
                     f"{own.owner} has {limits.profiles} profiles of their own, and may have no more.",
                     hint="`refit profile rm NAME` removes one; `personal_builds.profiles` is the limit.",
                 )
-            offered = there.offered if there else json.dumps(list(own.offered))
+            offered = there.offered if there else _offers(own.offered, own.people)
             recipe = json.dumps({path: base64.b64encode(text).decode() for path, text in own.files.items()})
             values = {"profile": own.profile, "release": own.release, "recipe": recipe, "at": own.at}
             rows.merge(OwnBundleRow(name=own.bundle, owner=own.owner, offered=offered, **values))
 
         write_rows(self.database, put)
 
-    def offer(self, name: str, owner: str, groups: tuple[str, ...]) -> OwnProfile:
-        """Let the members of these groups start it, and no others beside its owner; raises as `get`."""
+    def offer(self, name: str, owner: str, groups: Iterable[str], people: Iterable[str] = ()) -> OwnProfile:
+        """Let these people and the members of these groups start it, and no others beside its owner; raises as `get`.
+
+        Raises:
+            LimitReached: these are too many.
+        """
         self.get(name, owner)
+        if len(offered := _offers(groups, people)) > _LONGEST_OFFER:
+            raise LimitReached("So many can't be named in an offer.", hint="offer it to a group that they are in.")
 
         def put(rows: Session) -> None:
             if row := rows.get(OwnBundleRow, self.get(name, owner).bundle):
-                row.offered = json.dumps(sorted(set(groups)))
+                row.offered = offered
 
         write_rows(self.database, put)
         return self.get(name, owner)
@@ -229,6 +239,9 @@ class OwnProfiles:
         def put(rows: Session) -> float:
             recent = select(OwnBuildRow).where(OwnBuildRow.owner == owner, OwnBuildRow.began > moment - _DAY)
             builds = list(rows.scalars(recent))
+            for killed in builds:  # a person has one build at a time, and this one holds their lease
+                if killed.ended is None:
+                    killed.ended, killed.problem = killed.began, _KILLED
             used = sum(((one.ended or moment) - one.began).total_seconds() for one in builds)
             left = 3600.0 * limits.hours_a_day - used
             if left <= 0 or len(builds) >= limits.builds_a_day:
@@ -255,7 +268,7 @@ class OwnProfiles:
         """Bundle → whether its build has begun, of those that wait or are built now."""
         waiting = [name.removeprefix(_QUEUE) for name in held(self.database, _QUEUE)]
         last = self.last_builds()
-        busy = {name.removeprefix(_OF_OWNER) for name in held(self.database, _OF_OWNER)}
+        busy = {name.removeprefix(OF_OWNER) for name in held(self.database, OF_OWNER)}
         owners = {own.bundle: own.owner for own in self.all()}
         return {
             bundle: bundle in last and last[bundle].ended is None and owners.get(bundle) in busy for bundle in waiting
@@ -268,6 +281,14 @@ class OwnProfiles:
             return {row.bundle: LastBuild(row.began, row.ended, row.problem) for row in every}
 
 
+def _offers(groups: Iterable[str], people: Iterable[str]) -> str:
+    return json.dumps({"groups": sorted(set(groups)), "people": sorted(set(people))})
+
+
 def _read(row: OwnBundleRow) -> OwnProfile:
     files = {path: base64.b64decode(text) for path, text in json.loads(row.recipe).items()}
-    return OwnProfile(row.name, row.owner, row.profile, row.release, files, tuple(json.loads(row.offered)), row.at)
+    offered = json.loads(row.offered)
+    if isinstance(offered, list):  # as it was before there were offers to single people
+        offered = {"groups": offered, "people": []}
+    groups, people = tuple(offered["groups"]), tuple(offered["people"])
+    return OwnProfile(row.name, row.owner, row.profile, row.release, files, groups, row.at, people)

@@ -31,7 +31,7 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from tests.support.machine import ROOT, RegistryServer, private_home
 from tests.support.moving import opened
-from tests.support.package_index import make_wheel, serve_index
+from tests.support.package_index import make_wheel, serve_index, write_page
 from tests.support.variants import LIGHT, light
 
 NAME, PROFILE = "cap", "runtime-minimal-deb12-py311"
@@ -142,7 +142,7 @@ def test_nothing_of_the_home_is_taken_that_nobody_named(scene: Scene) -> None:
 @pytest.mark.long
 def test_five_hundred_packages_by_hand_become_a_pipfile(scene: Scene) -> None:
     for number in range(500):
-        make_wheel(scene.catalog.parent / "index" / f"p{number}", f"p{number}", "1.2")
+        write_page(make_wheel(scene.catalog.parent / "index" / f"p{number}", f"p{number}", "1.2").parent)
     make = """
         python3 -m venv --without-pip many && cd many/lib/python3.11/site-packages
         for number in $(seq 0 500); do

@@ -10,13 +10,14 @@ from pydantic import SecretStr
 
 from flows.authoring.own import reading
 from flows.authoring.own.catalog import Wish
-from flows.build_own_profile import build_own_profile, give
+from flows.build_own_profile import build_own_profile
 from flows.core.settings import Settings
 from flows.core.settings.personal_builds import PersonalBuilds
 from flows.create_session import create_session
 from flows.images.builder import confined
 from flows.images.registry import Registry
 from flows.publishing.own_profiles import OwnProfiles
+from flows.releases.own_profiles import give
 from flows.sessions.lifecycle import Sessions
 from tests.support.machine import RegistryServer, private_home
 from tests.support.page_catalog import write_catalog

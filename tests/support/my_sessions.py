@@ -49,13 +49,13 @@ def api(person: Person, scopes: Sequence[Scope] = tuple(Scope), **more: object) 
     return Api(person.hub, answer.json()["token"])
 
 
-def refit(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def refit(home: Path, *words: str, limit: float = 120) -> subprocess.CompletedProcess[str]:
     """Call `refit` on a person's own machine, whose login is below this home."""
     argv, surroundings = (
         [sys.executable, "-m", "flows.cli.main", *words],
         {"XDG_CONFIG_HOME": str(home), "PATH": "/bin"},
     )
-    return subprocess.run(argv, env=surroundings, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(argv, env=surroundings, capture_output=True, text=True, check=False, timeout=limit)
 
 
 def submit(person: Person, shown: httpx.Response, verb: str, session: str, **more: str) -> httpx.Response:

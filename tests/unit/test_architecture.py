@@ -27,7 +27,7 @@ LAYERS = (
     ("metrics", "orchestration"),
     ("approve_wave", "build_stages", "change_session", "create_session", "lock_requirements", "prune_images"),
     ("build_own_profile", "build_profiles", "cut_release", "migrate_sessions"),
-    ("prove_capture", "rebuild_own_profiles"),
+    ("build_asked_profiles", "prove_capture", "rebuild_own_profiles"),
     ("nightly",),
     ("web",),
     ("cli",),

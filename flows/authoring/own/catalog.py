@@ -41,9 +41,10 @@ def check_name(name: str, shipped: Catalog) -> str:
     """
     if not tag.is_name(name):
         raise RefitError(f"{name!r} can't be the name of a bundle.", hint="take a-z and 0-9, 30 at most: `--as NAME`.")
-    if name in shipped.bundles:
+    taken = {"a bundle": shipped.bundles, "an IDE": shipped.ides, "an operating system": shipped.bases}
+    if there := next((kind for kind, names in taken.items() if name in names), ""):
         raise RefitError(
-            f"The catalog has a bundle {name!r}: a profile of one's own can't be called like it.",
+            f"The catalog has {there} {name!r}: a profile of one's own can't be called like it.",
             hint="choose another name: `--as NAME`.",
         )
     return name

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import pwd
-import tarfile
-from pathlib import Path, PurePosixPath
-from typing import IO
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
 
-from flows.authoring.own import read_folder
+from flows.authoring.own import read_archive, read_folder
 from flows.core.documents import Mistake, Mistakes
 from flows.core.errors import RefitError
+from flows.core.formatting import on_a_line
 from flows.core.programs import command
 
 FILES = 100  # files and folders
@@ -22,7 +22,7 @@ DEPTH = 4
 SECONDS = 30.0
 NOBODY = 65_534
 _PYTHON = "/usr/bin/python3"  # the system's: everybody may run it
-_ARCHIVE = 4 * SIZE  # bytes of an archive, as it comes
+ARCHIVE = 4 * SIZE  # bytes of an archive, as it comes
 
 
 def from_folder(folder: Path, uid: int) -> dict[str, bytes]:
@@ -37,15 +37,8 @@ def from_folder(folder: Path, uid: int) -> dict[str, bytes]:
         RefitError: it can't be read.
     """
     asked = {"path": os.path.abspath(folder), "files": FILES, "size": SIZE, "depth": DEPTH}  # noqa: PTH100 - no links
-    python = [_PYTHON, "-I", "-S", "-", json.dumps(asked)]
-    become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
     script = Path(read_folder.__file__).read_text(encoding="utf-8")
-    call = [*become, "--no-new-privs", *python]
-    done = command.run(call, root=True, stdin=script, limit=SECONDS, secret=True, most=4 * SIZE, cwd=Path("/"))
-    told = json.loads(done.stdout)
-    if refused := told.get("refused"):
-        raise Mistakes([Mistake(Path(str(refused[0])), 0, str(refused[1]), "take it out")])
-    return {path: base64.b64decode(text) for path, text in told["files"].items()}
+    return _contents(_told_by(uid, ["-", json.dumps(asked)], script, "the program that reads a folder"))
 
 
 def uid_of(owner: str) -> int:
@@ -57,33 +50,45 @@ def uid_of(owner: str) -> int:
 
 
 def from_archive(stream: IO[bytes]) -> dict[str, bytes]:
-    """The same of a tar archive; nothing of it is written to the disk.
+    """The same of an archive (tar, tar.gz or zip); a program without any rights takes it apart, and writes nothing.
 
     Raises:
         Mistakes: it has something else than files and folders, or more of it than may be.
         RefitError: it is no archive.
     """
-    content = stream.read(_ARCHIVE + 1)
-    if len(content) > _ARCHIVE:
-        raise RefitError(f"The archive has more than {_ARCHIVE:,} bytes.", hint="a bundle is a few files of text.")
-    files: dict[str, bytes] = {}
-    left, mistakes = SIZE, list[Mistake]()
-    try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
-            for number, member in enumerate(tar, start=1):
-                path = PurePosixPath(member.name)
-                if number > FILES:
-                    raise Mistakes([Mistake(Path(path), 0, f"there are more than {FILES} files and folders")])
-                if any(part.startswith(".") for part in path.parts) or member.isdir():
-                    continue
-                if not member.isreg() or path.is_absolute() or len(path.parts) > DEPTH or member.size > left:
-                    mistakes.append(Mistake(Path(path), 0, "it is no plain file, too large, or lies too deep"))
-                    continue
-                file = tar.extractfile(member)
-                files[str(path)] = file.read(member.size) if file else b""
-                left -= member.size
-    except tarfile.TarError as error:
-        raise RefitError("That is no archive of tar.", why=str(error), hint="`tar -C FOLDER -c .` makes one.") from None
-    if mistakes:
-        raise Mistakes(mistakes)
-    return files
+    content = stream.read(ARCHIVE + 1)
+    if len(content) > ARCHIVE:
+        raise RefitError(f"The archive has more than {ARCHIVE:,} bytes.", hint="a bundle is a few files of text.")
+    asked = json.dumps({"files": FILES, "size": SIZE, "depth": DEPTH})
+    script = Path(read_archive.__file__).read_text(encoding="utf-8")
+    with TemporaryFile() as file:
+        file.write(content)
+        file.seek(0)
+        told = _told_by(NOBODY, ["-c", script, asked], file, "the program that reads archives")
+    if (broken := told.get("broken")) is not None:
+        raise RefitError("That is no archive of tar or zip.", why=str(broken), hint="`tar -C FOLDER -c .` makes one.")
+    return _contents(told)
+
+
+def _told_by(uid: int, words: list[str], stdin: str | IO[bytes], shown: str) -> dict[str, Any]:
+    """Return the JSON that a program of the system's Python prints; it has the rights of this user, and no others."""
+    python = [_PYTHON, "-I", "-S", *words]
+    become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
+    done = command.run(
+        [*become, "--no-new-privs", *python],
+        root=True,
+        stdin=stdin,
+        limit=SECONDS,
+        secret=True,
+        most=4 * SIZE,
+        cwd=Path("/"),
+        shown=[shown],
+    )
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def _contents(told: dict[str, Any]) -> dict[str, bytes]:
+    if refused := told.get("refused"):
+        raise Mistakes([Mistake(Path(on_a_line(str(refused[0]))), 0, str(refused[1]), "take it out")])
+    return {path: base64.b64decode(text) for path, text in told["files"].items()}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -25,6 +27,7 @@ from flows.web.my_sessions.verbs.table import VERBS
 logger = logging.getLogger("refit.my-sessions")
 
 MOST_BYTES = 1 << 14
+BODY_SECONDS = 60.0
 # An answer before the end of a request breaks the connection of the gateway, which then can't pass the answer on.
 _READ_BYTES = 1 << 20
 NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -84,22 +87,57 @@ def done(verb: Verb, context: VerbContext, caller: Caller, name: str, given: Any
         raise problems.of(error) from error
 
 
-async def body(request: Request) -> bytes:
-    """The body of a request, if it isn't too long.
+async def body(request: Request, most: int = 0) -> bytes:
+    """The body of a request, if it isn't too long, and comes in time.
+
+    Args:
+        request: the request.
+        most: bytes that it may have; 0: as many as most may.
 
     Raises:
-        Problem: it is.
+        Problem: it has more, or takes too long.
     """
-    received, size = bytearray(), 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size <= MOST_BYTES:
-            received += piece
-        elif size > _READ_BYTES:
-            break
-    if size > MOST_BYTES:
-        raise Problem(Code.too_large, f"A request has at most {MOST_BYTES} bytes.")
+    limit, received, size = most or MOST_BYTES, bytearray(), 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for piece in request.stream():
+                size += len(piece)
+                if size <= limit:
+                    received += piece
+                elif size > limit + _READ_BYTES:
+                    break
+    except TimeoutError:
+        raise Problem(Code.invalid, f"The request didn't come whole within {BODY_SECONDS:g} s.") from None
+    if size > limit:
+        raise Problem(Code.too_large, f"A request has at most {limit} bytes.")
     return bytes(received)
+
+
+async def upload(request: Request, context: VerbContext, verb: Verb, permit: Callable[[], object]) -> bytes:
+    """The body of a large request of somebody who may send it; only a few are read at once.
+
+    Raises:
+        Problem: they may not, too many send something, or it is too long.
+    """
+    try:
+        await run_in_threadpool(permit)
+        with context.one_of(context.uploads):
+            return await body(request, verb.most)
+    except Problem:
+        with suppress(Problem, RuntimeError):  # what was read already isn't there again
+            await _passed_over(request, verb.most)
+        raise
+
+
+async def _passed_over(request: Request, most: int) -> None:
+    """Read a body without keeping any of it, so that its sender hears the answer."""
+    left = most + _READ_BYTES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(BODY_SECONDS):
+            async for piece in request.stream():
+                left -= len(piece)
+                if left < 0:
+                    return
 
 
 def handler(verb: Verb, context: VerbContext, identify: Identify) -> Handler:
@@ -116,9 +154,17 @@ def handler(verb: Verb, context: VerbContext, identify: Identify) -> Handler:
         caller, name = identify(request)
         return done(verb, context, caller, name, given)
 
+    async def sent(request: Request) -> Any:
+        if verb.method != "POST":
+            return dict(request.query_params)
+        if verb.most:
+            permit = lambda: identify(request)[0].require(verb.scope)  # noqa: E731
+            return _read(await upload(request, context, verb, permit))
+        return _read(await body(request))
+
     async def handle(request: Request) -> Response:
         try:
-            given = _read(await body(request)) if verb.method == "POST" else dict(request.query_params)
+            given = await sent(request)
             told = await run_in_threadpool(work, request, given)
         except (Problem, ClientDisconnect) as error:
             return refused(error if isinstance(error, Problem) else Problem(Code.invalid, "The request broke off."))

@@ -16,7 +16,7 @@ from flows.web.people.scopes import Scope
 CODE_SECONDS, POLL_SECONDS = 600, 2
 TOKEN_SECONDS = 30 * 86_400
 # Rights of such a program; to steer rollouts it has to ask for.
-SCOPES = frozenset({Scope.read, Scope.sessions, Scope.updates, Scope.access})
+SCOPES = frozenset(Scope) - {Scope.operate}
 _MOST_PENDING = 100
 _LONGEST_NAME = 60
 # No vowels, so that no code is a word, and no letter that looks like another one.

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import base64
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
 from flows.web.my_sessions.callers import Caller
+from flows.web.my_sessions.problems import Code, Problem
 from flows.web.my_sessions.session_view import MySession
 from flows.web.my_sessions.verbs.context import Verb
 from flows.web.my_sessions.verbs.table import VERBS
+
+_LONGEST_FIELD = 1 << 13  # bytes
+_PARTS = 4  # of the stem of a profile: IDE, bundle, system, Python
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,40 @@ def read(verb: Verb, sent: Mapping[str, str]) -> dict[str, Any]:
         release, _, profile = sent["chosen"].partition("/")
         sent = {**sent, "profile": profile, "release": release}
     return {name: value for name, value in sent.items() if name in names and value != ""}
+
+
+async def with_files(headers: Headers, content: bytes) -> dict[str, str]:
+    """The fields of a form that was sent with files, whose content is in base64 here.
+
+    Raises:
+        Problem: it is broken.
+    """
+
+    async def whole() -> AsyncGenerator[bytes, None]:
+        yield content
+
+    parser = MultiPartParser(headers, whole(), max_files=1, max_fields=20, max_part_size=_LONGEST_FIELD)
+    try:
+        form = await parser.parse()
+    except (MultiPartException, KeyError, ValueError):
+        raise Problem(Code.invalid, "The form is broken.", hint="load the page anew, and send it again.") from None
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(form.close)
+        return {name: await _text_of(value) for name, value in form.multi_items()}
+
+
+async def _text_of(value: UploadFile | str) -> str:
+    return value if isinstance(value, str) else base64.b64encode(await value.read()).decode()
+
+
+def choices(offered: Iterable[Any]) -> dict[str, list[str]]:
+    """IDEs, systems and releases of the profiles that are offered: those that a profile of one's own can have. Pure."""
+    stems = [(one.profile.removeprefix("cuda-").split("-"), one.release) for one in offered if not one.by]
+    return {
+        "ide": sorted({stem[0] for stem, _ in stems if len(stem) == _PARTS}),
+        "os": sorted({stem[2] for stem, _ in stems if len(stem) == _PARTS}),
+        "release": sorted({release for _, release in stems}, reverse=True),
+    }
 
 
 def _offered(verb: Verb, session: MySession, caller: Caller) -> bool:

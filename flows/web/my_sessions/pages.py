@@ -25,6 +25,7 @@ from flows.web.my_sessions.verbs.context import Verb, VerbContext
 from flows.web.my_sessions.verbs.copy_verbs import Differences
 from flows.web.my_sessions.verbs.create_verbs import Begun
 from flows.web.my_sessions.verbs.own_verbs import Log
+from flows.web.my_sessions.verbs.profile_verbs import UNDER_WAY
 from flows.web.my_sessions.verbs.table import BY_NAME
 from flows.web.my_sessions.verbs.update_verbs import MODES
 from flows.web.people.scopes import Scope
@@ -50,6 +51,7 @@ class Pages:
             Route(f"{BASE}/", self._handler(self.mine)),
             Route(f"{BASE}/sessions/{{session}}", self._handler(self.one)),
             Route(f"{BASE}/all", self._handler(self.all)),
+            Route(f"{BASE}/profiles", self._handler(self.profiles)),
             Route(f"{BASE}/do/{{verb}}", self._handler(self.do), methods=["POST"]),
             Route(CALLBACK, self._handler(self.welcome)),
             *self._devices.routes(self._handler),
@@ -75,6 +77,10 @@ class Pages:
         """The page of operators."""
         return self._all(self._login.caller(request))
 
+    def profiles(self, request: Request, _: Any) -> Response:
+        """The page of one's own profiles."""
+        return self._profiles(self._login.caller(request), log=request.query_params.get("log", ""))
+
     def do(self, request: Request, sent: Any) -> Response:
         """Do what a form asks for; then its page is shown again."""
         caller = self._login.caller(request)
@@ -85,6 +91,8 @@ class Pages:
         alone = sent.get("page") == _ONE
         if verb.scope is Scope.operate:
             return self._operated(verb, caller, sent)
+        if verb.scope is Scope.profiles:
+            return self._profile_done(verb, caller, sent)
         try:
             told = api.done(verb, self._context, caller, name, forms.read(verb, sent))
         except Problem as problem:
@@ -123,6 +131,25 @@ class Pages:
                 raise
             return self._all(caller, problem)
         return RedirectResponse(f"{BASE}/all", 303, HEADERS)
+
+    def _profile_done(self, verb: Verb, caller: Caller, sent: Any) -> Response:
+        try:
+            api.done(verb, self._context, caller, "", forms.read(verb, sent))
+        except Problem as problem:
+            return self._profiles(caller, problem)
+        return RedirectResponse(f"{BASE}/profiles", 303, HEADERS)
+
+    def _profiles(self, caller: Caller, problem: Problem | None = None, log: str = "") -> Response:
+        own = api.done(BY_NAME["own-profiles"], self._context, caller, "", {})
+        shown = {
+            "own": own,
+            "log": api.done(BY_NAME["build-log"], self._context, caller, "", {"name": log}) if log else None,
+            "log_of": log,
+            "choices": forms.choices(self._asked("profiles", caller, "", ())),
+            "may_build": Scope.profiles in caller.scopes,
+            "again": _AGAIN_SECONDS if log and any(one.state in UNDER_WAY for one in own) else 0,
+        }
+        return self._page("profiles.html", caller, problem, **shown)
 
     def _all(self, caller: Caller, problem: Problem | None = None) -> Response:
         seen = api.done(BY_NAME["overview"], self._context, caller, "", {})
@@ -168,7 +195,7 @@ class Pages:
     def _handler(self, work: Work) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             try:
-                sent = await _form(request) if request.method == "POST" else None
+                sent = await self._sent(request) if request.method == "POST" else None
                 return await run_in_threadpool(work, request, sent)
             except ClientDisconnect:
                 return Response(status_code=400)
@@ -179,6 +206,17 @@ class Pages:
                 return self._refused(request, Problem(Code.bug, "Refit failed.", hint="try again in a minute."))
 
         return handle
+
+    async def _sent(self, request: Request) -> dict[str, str]:
+        """The fields of a form, and its files in base64; only forms of verbs that take much may have these."""
+        kind = request.headers.get("content-type", "")
+        if not kind.startswith("multipart/form-data"):
+            return await _form(request)
+        verb = BY_NAME.get(request.path_params.get("verb", ""))
+        if verb is None or not verb.most:
+            raise Problem(Code.invalid, "This form takes no files.")
+        permit = lambda: self._login.caller(request).require(verb.scope)  # noqa: E731
+        return await forms.with_files(request.headers, await api.upload(request, self._context, verb, permit))
 
     def _refused(self, request: Request, problem: Problem) -> Response:
         """A person who isn't logged in is sent to the login; everybody else is told what is the matter."""

@@ -6,8 +6,10 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Any
 
+from flows.core.documents import Mistakes
 from flows.core.errors import RefitError, UnknownName
 from flows.core.leases import LeaseTaken
+from flows.publishing.own_profiles import LimitReached
 from flows.sessions.people.person_limits import OverLimit
 
 
@@ -73,6 +75,10 @@ def of(error: RefitError) -> Problem:
         return Problem(Code.busy, "Somebody acts on this session just now.", hint="try again in a minute.")
     if isinstance(error, OverLimit):
         return Problem(Code.limit, error.what, why=error.why, hint=error.hint)
+    if isinstance(error, Mistakes):
+        return Problem(Code.invalid, error.what, why=error.why)
+    if isinstance(error, LimitReached):
+        return Problem(Code.limit, error.what, why=error.why)
     # The other names are other people's: `why` of these lists all.
     why = "" if isinstance(error, UnknownName) else error.why
     return Problem(Code.refused, error.what, why=why)

@@ -20,7 +20,19 @@ _LONGEST = 200  # characters of a text that a person wrote
 
 def may_start(own: OwnProfile, person: str, groups: Collection[str]) -> bool:
     """Whether somebody may start sessions from a profile of a person's own. Pure."""
-    return own.owner == person or not {*own.offered}.isdisjoint(groups)
+    return person == own.owner or person in own.people or not {*own.offered}.isdisjoint(groups)
+
+
+def not_to_offer(own: OwnProfile, groups: Collection[str], mine: Collection[str], *, operator: bool) -> tuple[str, ...]:
+    """The groups to which somebody may not offer a profile of theirs. Pure.
+
+    Args:
+        own: the profile; groups to which it is offered already may stay, for an operator may have done that.
+        groups: those that it is to be offered to.
+        mine: the groups of its owner.
+        operator: whether they administer the Hub.
+    """
+    return () if operator else tuple(sorted({*groups} - {*own.offered} - {*mine}))
 
 
 def offers_to(settings: Settings, person: str, groups: Collection[str]) -> tuple[Offer, ...]:

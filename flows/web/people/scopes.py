@@ -15,6 +15,7 @@ class Scope(StrEnum):
     sessions = "custom:refit:sessions"
     access = "custom:refit:access"
     updates = "custom:refit:updates"
+    profiles = "custom:refit:profiles"
     operate = "custom:refit:operate"
 
     @property
@@ -28,6 +29,7 @@ _TEXTS = {
     Scope.sessions: "Start and stop one's sessions, give them another profile, take snapshots and go back to them.",
     Scope.access: "Say who gets into one's sessions: share them, and add keys for ssh.",
     Scope.updates: "Say when one's sessions move onto new images.",
+    Scope.profiles: "Build profiles of one's own, and offer them to others.",
     Scope.operate: "See all sessions and steer rollouts, for those who administer the Hub.",
 }
 

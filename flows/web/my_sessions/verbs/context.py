@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from threading import BoundedSemaphore
@@ -22,6 +23,7 @@ from flows.web.people.person_limits import Allowance
 from flows.web.people.scopes import Scope
 
 _COMPARED_AT_ONCE = 2
+_UPLOADS_AT_ONCE, _COMPOSED_AT_ONCE = 4, 2
 
 
 class VerbContext:
@@ -35,6 +37,22 @@ class VerbContext:
         self.actions = Actions(self.lookout.forget)
         # A comparison may read a home for minutes: more are refused meanwhile, so that threads are left for the rest.
         self.comparing = BoundedSemaphore(_COMPARED_AT_ONCE)
+        # An upload is megabytes in memory, and to look at a recipe takes a copy of the catalog and a second.
+        self.uploads, self.composing = BoundedSemaphore(_UPLOADS_AT_ONCE), BoundedSemaphore(_COMPOSED_AT_ONCE)
+
+    @contextmanager
+    def one_of(self, few: BoundedSemaphore) -> Iterator[None]:
+        """Be one of the few who do something at once, inside the `with` block.
+
+        Raises:
+            Problem: others do.
+        """
+        if not few.acquire(blocking=False):
+            raise Problem(Code.too_many, "Too many others do that just now.", hint="try again in a minute.")
+        try:
+            yield
+        finally:
+            few.release()
 
     @cached_property
     def sharing(self) -> Sharing:
@@ -94,6 +112,7 @@ class Verb:
         button: what a page calls it; empty: it has no button there.
         shown: the states of a session in which there is that button.
         fits: whether a session in such a state has that button.
+        most: bytes that its parameters may have; 0: as those of others.
     """
 
     name: str
@@ -109,6 +128,7 @@ class Verb:
     button: str = ""
     shown: frozenset[State] = frozenset()
     fits: Callable[[MySession], bool] = lambda session: True
+    most: int = 0
 
 
 ONE = "/sessions/{session}"

@@ -84,13 +84,9 @@ class Differences:
 
 def _compare(context: VerbContext, caller: Caller, name: str, asked: ToCompare) -> Differences:
     context.mine(caller, name)
-    if not context.comparing.acquire(blocking=False):
-        raise Problem(Code.too_many, "Other sessions are compared just now.", hint="try again in a minute.")
-    try:
+    with context.one_of(context.comparing):
         chosen = snapshot_actions.find(context.lookout.sessions, name, asked.snapshot)
         changes = snapshot_actions.diff(context.lookout.sessions, name, chosen.id, contents=asked.contents)
-    finally:
-        context.comparing.release()
     return Differences(chosen.name, tuple(map(on_a_line, changes[:MOST])), max(0, len(changes) - MOST))
 
 

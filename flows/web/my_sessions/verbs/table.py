@@ -10,6 +10,7 @@ from flows.web.my_sessions.verbs import (
     operator_verbs,
     own_verbs,
     person_limit_verbs,
+    profile_verbs,
     snapshot_verbs,
     ssh_verbs,
     update_verbs,
@@ -25,6 +26,7 @@ VERBS: tuple[Verb, ...] = (
     *copy_verbs.VERBS,
     *access_verbs.VERBS,
     *ssh_verbs.VERBS,
+    *profile_verbs.VERBS,
     *operator_verbs.VERBS,
 )
 BY_NAME = {verb.name: verb for verb in VERBS}

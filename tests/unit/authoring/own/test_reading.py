@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import tarfile
 import threading
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import pytest
 from flows.authoring.own import read_folder, reading
 from flows.authoring.own.read_folder import Refused
 from flows.core.documents import Mistakes
-from flows.core.errors import RefitError
 
 ME = os.getuid()
 
@@ -96,43 +93,3 @@ def test_another_program_reads_with_the_rights_that_it_is_given(tmp_path: Path) 
     if ME == 0:
         with pytest.raises(Mistakes):
             reading.from_folder(tmp_path, reading.NOBODY)
-
-
-def archive(**members: bytes | str) -> io.BytesIO:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as tar:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            if isinstance(content, str):
-                member.type, member.linkname = tarfile.SYMTYPE, content
-            else:
-                member.size = len(content)
-            tar.addfile(member, io.BytesIO(content if isinstance(content, bytes) else b""))
-    stream.seek(0)
-    return stream
-
-
-def test_an_archive_is_read_without_writing_anything() -> None:
-    assert reading.from_archive(archive(**{"os/a": b"1", "b": b"2"})) == {"os/a": b"1", "b": b"2"}
-
-
-@pytest.mark.parametrize(
-    "members",
-    [{"a": "/etc/shadow"}, {"/etc/passwd": b"x"}, {"a/b/c/d/e": b"x"}, {"a": b"x" * 1_000_001}],
-)
-def test_an_archive_with_something_else_is_refused(members: dict[str, bytes | str]) -> None:
-    with pytest.raises(Mistakes):
-        reading.from_archive(archive(**members))
-
-
-def test_dots_lead_nowhere_in_an_archive() -> None:
-    assert reading.from_archive(archive(**{"../a": b"x", "b": b"y"})) == {"b": b"y"}
-
-
-def test_floods_are_refused() -> None:
-    with pytest.raises(Mistakes):
-        reading.from_archive(archive(**{f"f{number}": b"x" for number in range(200)}))
-    with pytest.raises(RefitError, match="more than"):
-        reading.from_archive(io.BytesIO(b"\0" * 5_000_000))
-    with pytest.raises(RefitError, match="no archive"):
-        reading.from_archive(io.BytesIO(b"no archive" * 1000))

@@ -1,0 +1,174 @@
+"""The queue of builds of people's own profiles that were asked for through the API. A bundle is in it once.
+
+A row is the request. Builds that began and whose process was killed aren't begun again: their owners ask anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from sqlalchemy import Engine, delete, func, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from flows.core.database import Instant, Table, now, write_rows
+from flows.core.leases import LEASE_SECONDS, held
+from flows.publishing.own_profiles import OF_OWNER, LastBuild, LimitReached, OwnProfiles, queued
+
+MOST_WAITING = 200
+# A build that was taken from the queue holds its lease within this time.
+_TO_BEGIN = timedelta(seconds=2 * LEASE_SECONDS)
+PLACES = "own-build-queue/"  # leases of those that work the queue off
+
+
+class OwnBuildRequestRow(Table):
+    """A build that was asked for."""
+
+    __tablename__ = "own_build_requests"
+
+    bundle: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str]
+    at: Mapped[datetime] = mapped_column(Instant)
+    begun: Mapped[datetime | None] = mapped_column(Instant)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A build that was asked for: of which bundle, whose, when (UTC), and when it was begun; none: it waits."""
+
+    bundle: str
+    owner: str
+    at: datetime
+    begun: datetime | None = None
+
+
+class BuildState(StrEnum):
+    """How the newest build of a bundle is."""
+
+    never = "never"
+    waiting = "waiting"
+    building = "building"
+    built = "built"
+    failed = "failed"
+    killed = "killed"
+
+
+@dataclass(frozen=True)
+class BuildStatus:
+    """The newest build of a bundle.
+
+    Attributes:
+        state: how it is.
+        before: how many others come first, while it waits.
+        at: when it was asked for, begun or ended (UTC); none: it never was.
+        problem: why it failed.
+    """
+
+    state: BuildState
+    before: int = 0
+    at: datetime | None = None
+    problem: str = ""
+
+
+def status(request: Request | None, before: int, held: bool, last: LastBuild | None, at: datetime) -> BuildStatus:
+    """How the newest build of a bundle is. Pure.
+
+    Args:
+        request: that is in the queue.
+        before: how many come before it there.
+        held: whether a process waits or works for this bundle.
+        last: its last build.
+        at: the time of now.
+    """
+    if request and request.begun is None:
+        return BuildStatus(BuildState.waiting, before, request.at)
+    if held or (request and request.begun and request.begun > at - _TO_BEGIN):
+        return BuildStatus(BuildState.building, at=request.begun if request else last.began if last else None)
+    if last is None or (request and request.begun and last.began < request.begun):
+        return BuildStatus(BuildState.killed, at=request.begun) if request else BuildStatus(BuildState.never)
+    if last.ended is None:
+        return BuildStatus(BuildState.killed, at=last.began)
+    return BuildStatus(BuildState.failed if last.problem else BuildState.built, at=last.ended, problem=last.problem)
+
+
+class BuildRequests:
+    """The queue, in the database."""
+
+    def __init__(self, database: Engine) -> None:
+        self.database = database
+
+    def ask(self, bundle: str, owner: str) -> None:
+        """Ask for a build; one that waits already keeps its place.
+
+        Raises:
+            LimitReached: too many wait.
+        """
+
+        def put(rows: Session) -> None:
+            there = rows.get(OwnBuildRequestRow, bundle)
+            if there and there.begun is None and there.owner == owner:
+                return
+            waiting = select(func.count()).select_from(OwnBuildRequestRow).where(OwnBuildRequestRow.begun.is_(None))
+            if (rows.scalar(waiting) or 0) >= MOST_WAITING:
+                raise LimitReached(f"{MOST_WAITING} builds wait already.", hint="try again in an hour.")
+            rows.merge(OwnBuildRequestRow(bundle=bundle, owner=owner, at=now(), begun=None))
+
+        write_rows(self.database, put)
+
+    def take(self) -> Request | None:
+        """The next build, which counts as begun from now on; none: none is left whose owner has no other one now.
+
+        Requests whose builds were killed are removed.
+        """
+        going = {name.removeprefix(queued("")) for name in held(self.database, queued(""))}
+        busy = {name.removeprefix(OF_OWNER) for name in held(self.database, OF_OWNER)}
+
+        def begin(rows: Session) -> Request | None:
+            moment = now()
+            for row in rows.scalars(select(OwnBuildRequestRow).order_by(OwnBuildRequestRow.at)):
+                if row.begun is None and row.owner not in busy:
+                    row.begun = moment
+                    return _read(row)
+                if row.begun and row.bundle not in going and row.begun < moment - _TO_BEGIN:
+                    rows.delete(row)
+            return None
+
+        return write_rows(self.database, begin)
+
+    def end(self, request: Request) -> None:
+        """Remove a request whose build has ended; one that was made meanwhile stays."""
+        mine = (OwnBuildRequestRow.bundle == request.bundle) & (OwnBuildRequestRow.begun == request.begun)
+        write_rows(self.database, lambda rows: rows.execute(delete(OwnBuildRequestRow).where(mine)))
+
+    def drop(self, bundle: str) -> None:
+        """Remove the request for a bundle that is nobody's any more."""
+        of_it = OwnBuildRequestRow.bundle == bundle
+        write_rows(self.database, lambda rows: rows.execute(delete(OwnBuildRequestRow).where(of_it)))
+
+    def all(self) -> tuple[Request, ...]:
+        """All requests, in the order in which their builds begin."""
+        with Session(self.database) as rows:
+            return tuple(map(_read, rows.scalars(select(OwnBuildRequestRow).order_by(OwnBuildRequestRow.at))))
+
+    def due(self, at_once: int) -> bool:
+        """Whether a request waits, and fewer than `at_once` processes work the queue off."""
+        waiting = [one for one in self.all() if one.begun is None]
+        return bool(waiting) and len(held(self.database, PLACES)) < min(at_once, len(waiting))
+
+    def statuses(self, bundles: Collection[str]) -> dict[str, BuildStatus]:
+        """How the newest builds of some bundles are."""
+        requests, last = self.all(), OwnProfiles(self.database).last_builds()
+        waiting = [one.bundle for one in requests if one.begun is None]
+        going = {name.removeprefix(queued("")) for name in held(self.database, queued(""))}
+        asked = {one.bundle: one for one in requests}
+
+        def before(bundle: str) -> int:
+            return waiting.index(bundle) if bundle in waiting else 0
+
+        return {one: status(asked.get(one), before(one), one in going, last.get(one), now()) for one in sorted(bundles)}
+
+
+def _read(row: OwnBuildRequestRow) -> Request:
+    return Request(row.bundle, row.owner, row.at, row.begun)

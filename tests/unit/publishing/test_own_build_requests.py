@@ -1,0 +1,153 @@
+"""The queue of builds of people's own: its order, who waits for whom, and what is left of builds that were killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from flows.core import progress
+from flows.core.database import now, open_database
+from flows.core.errors import RefitError
+from flows.core.leases import lease
+from flows.core.progress import State
+from flows.core.settings import Settings
+from flows.core.settings.personal_builds import PersonalBuilds
+from flows.publishing import own_build_log, own_build_requests
+from flows.publishing.own_build_requests import PLACES, BuildRequests, BuildState, Request, status
+from flows.publishing.own_profiles import OF_OWNER, LastBuild, LimitReached, OwnProfiles
+
+AT = now()
+OLD, LATER = AT - timedelta(hours=2), AT - timedelta(hours=1)
+WAITS, BEGUN = Request("mine", "ada", AT), Request("mine", "ada", OLD, LATER)
+
+
+@pytest.fixture
+def requests(settings: Settings) -> Iterator[BuildRequests]:
+    yield BuildRequests(open_database(settings.database))
+
+
+def test_the_first_come_first_and_nobody_has_two_at_a_time(requests: BuildRequests) -> None:
+    for bundle, owner in (("one", "ada"), ("two", "ada"), ("three", "bob")):
+        requests.ask(bundle, owner)
+    requests.ask("one", "ada")  # it keeps its place
+    first = requests.take()
+    assert first and first.bundle == "one"
+    with lease(requests.database, f"{OF_OWNER}ada"):
+        second = requests.take()
+        assert second and second.bundle == "three" and requests.take() is None
+        states = requests.statuses(["one", "two", "three"])
+        assert [states[name].state for name in ("one", "two")] == [BuildState.building, BuildState.waiting]
+    requests.end(first)
+    third = requests.take()
+    assert third and third.bundle == "two"
+    requests.end(second)
+    requests.end(third)
+    assert requests.all() == () and requests.take() is None
+
+
+def test_of_two_who_take_at_once_each_gets_another_one(requests: BuildRequests) -> None:
+    for number in range(8):
+        requests.ask(f"b{number}", f"person{number}")
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda _: requests.take(), range(8)))
+    assert {one.bundle for one in taken if one} == {f"b{number}" for number in range(8)}
+
+
+def test_what_is_asked_for_during_a_build_is_built_afterwards(requests: BuildRequests) -> None:
+    requests.ask("mine", "ada")
+    begun = requests.take()
+    assert begun
+    requests.ask("mine", "ada")
+    requests.end(begun)
+    again = requests.take()
+    assert again and again.begun != begun.begun
+
+
+def test_builds_that_were_killed_are_not_begun_again(requests: BuildRequests, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests.ask("mine", "ada")
+    assert requests.take()
+    assert requests.take() is None and len(requests.all()) == 1  # it may be about to begin
+    monkeypatch.setattr(own_build_requests, "_TO_BEGIN", timedelta(0))
+    assert requests.statuses(["mine"])["mine"].state is BuildState.killed
+    assert requests.take() is None and requests.all() == ()
+
+
+def test_too_many_are_refused(requests: BuildRequests, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_build_requests, "MOST_WAITING", 1)
+    requests.ask("one", "ada")
+    with pytest.raises(LimitReached):
+        requests.ask("two", "bob")
+    requests.drop("one")
+    requests.ask("two", "bob")
+
+
+def test_it_is_due_as_long_as_some_wait_for_whom_nobody_works(requests: BuildRequests) -> None:
+    assert not requests.due(1)
+    requests.ask("one", "ada")
+    assert requests.due(1) and not requests.due(0)
+    with lease(requests.database, f"{PLACES}0"):
+        assert not requests.due(2)
+        requests.ask("two", "bob")
+        assert requests.due(2) and not requests.due(1)
+
+
+@pytest.mark.parametrize(
+    ("request_", "held", "last", "state"),
+    [
+        (None, False, None, BuildState.never),
+        (WAITS, False, None, BuildState.waiting),
+        (WAITS, True, LastBuild(OLD, None, ""), BuildState.waiting),
+        (BEGUN, True, None, BuildState.building),
+        (BEGUN, True, LastBuild(OLD, OLD, "failed"), BuildState.building),
+        (replace(BEGUN, begun=AT), False, None, BuildState.building),
+        (BEGUN, False, None, BuildState.killed),
+        (BEGUN, False, LastBuild(OLD, OLD, ""), BuildState.killed),
+        (None, True, LastBuild(OLD, None, ""), BuildState.building),
+        (None, False, LastBuild(OLD, None, ""), BuildState.killed),
+        (None, False, LastBuild(OLD, LATER, ""), BuildState.built),
+        (None, False, LastBuild(OLD, LATER, "no"), BuildState.failed),
+    ],
+)
+def test_how_a_build_is(request_: Request | None, held: bool, last: LastBuild | None, state: BuildState) -> None:
+    assert status(request_, 0, held, last, AT).state is state
+
+
+def test_a_killed_build_takes_no_hours_of_its_owner(requests: BuildRequests) -> None:
+    records, limits = OwnProfiles(requests.database), PersonalBuilds(hours_a_day=1)
+    records.begin("mine", "ada", limits)
+    _, left = records.begin("mine", "ada", limits)
+    assert left > 3599
+
+
+def test_its_log_has_progress_and_the_end_of_what_failed_and_nothing_of_others(settings: Settings) -> None:
+    stages = settings.folder("logs", "stages")
+    (stages / "jupyter-mine-deb12-0123.log").write_text("a\x1b[2Jb\n" * 200)
+    (stages / "deb12-0123.log").write_text("of the operator\n")
+    with pytest.raises(RefitError), own_build_log.written(settings, "ada", "mine"):
+        progress.report("jupyter-mine-deb12", State.running, "STEP 1")
+        progress.report("jupyter-mine-deb12", State.running, "STEP 1")
+        for stage in ("deb12", "jupyter-mine-deb12"):
+            progress.report(stage, State.failed, "no")
+        raise RefitError("It can't be built.", why="for this", hint="see /root/secret/place")
+    text, end = own_build_log.read(settings, "ada", "mine", 0)
+    assert text.count("STEP 1") == 1 and text.count(r"a\x1b[2Jb") == 100 and "for this" in text
+    assert "of the operator" not in text and "secret" not in text and "\x1b" not in text
+    assert own_build_log.read(settings, "ada", "mine", end) == ("", end)
+    assert own_build_log.read(settings, "ada", "mine", end + 1)[0] == text  # a log that began anew
+    assert own_build_log.read(settings, "eve", "mine", 0) == ("", 0)
+
+
+def test_a_log_is_bounded(settings: Settings) -> None:
+    with own_build_log.written(settings, "ada", "mine"):
+        for number in range(20_000):
+            progress.report("s", State.running, f"{number} {'x' * 300}")
+    size, end = own_build_log.path(settings, "ada", "mine").stat().st_size, 0
+    assert size == own_build_log.MOST
+    while part := own_build_log.read(settings, "ada", "mine", end)[1] - end:
+        assert part <= own_build_log.PAGE
+        end += part
+    assert end == size
