@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
 from flows.sessions.kubernetes import home_program
 from flows.sessions.kubernetes.home_program import LINK, MISSING, THERE
+from tests.support.processes import in_a_process
 
 
 @pytest.fixture
@@ -129,3 +131,26 @@ def test_the_size_counts_what_is_taken(home: Path, capsys: pytest.CaptureFixture
     assert home_program.main("size", str(home)) == 0
     taken, files = map(int, capsys.readouterr().out.split())
     assert 4096 <= taken < 1 << 20 and files == len(seen(home)) - 1  # a file with two names is one
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="nothing but root can become somebody else")
+def test_a_file_that_its_own_user_cant_read_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    home, copy = tmp_path / "home", tmp_path / "copy"
+    home.mkdir()
+    copy.mkdir()
+    (home / "locked").write_text("x")
+    (home / "locked").chmod(0)
+    for each in (home, copy, home / "locked"):
+        os.chown(each, 234_567, 0)
+    tmp_path.chmod(0o755)
+
+    def as_user() -> None:
+        """The user reaches the folders as in a Pod: not by their paths, which lead through root's."""
+        os.chdir(home)
+        os.setuid(234_567)
+        sys.exit(home_program.main("mirror", ".", "../copy"))
+
+    process = in_a_process(as_user)
+    process.join()
+    assert process.exitcode == home_program.UNREADABLE
+    assert capfd.readouterr().err.strip() == "locked" and not (copy / "locked").exists()
