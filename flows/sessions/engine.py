@@ -281,5 +281,11 @@ class Homes(Protocol):
             RefitError: one isn't in the snapshot, or `to` can't be made: nothing was brought.
         """
 
+    def note(self, session: str, id: str, text: str) -> None:
+        """Write beside a snapshot that is whole what it is, on one line; `forget` removes that."""
+
+    def notes(self, session: str) -> tuple[str, ...]:
+        """The notes about a session's snapshots."""
+
     def forget(self, session: str, id: str) -> None:
-        """Remove one snapshot, of the home and of the volumes."""
+        """Remove one snapshot, of the home and of the volumes, and the note about it first."""

@@ -60,6 +60,8 @@ def composed(wish: Wish, files: Mapping[str, bytes], settings: Settings) -> Iter
     """
     if wrong := list(recipe.mistakes(files)):
         raise Mistakes(wrong)
+    if not tag.is_release(wish.release):  # it becomes the name of a file
+        raise RefitError(f"{wish.release!r} can't be the name of a release.", hint="take 2026a, for instance.")
     shipped = load.load_catalog(settings.catalog)
     check_name(wish.name, shipped)
     with TemporaryDirectory(prefix="own-", dir=settings.folder("running")) as folder:

@@ -23,7 +23,7 @@ from flows.sessions.homes.volumes import parts
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.snapshots import take as taking
-from flows.sessions.snapshots.model import Kind, Snapshot
+from flows.sessions.snapshots.model import Kind, Snapshot, from_note
 from flows.sessions.snapshots.records import SnapshotRecords
 
 LIST_SECONDS = 10.0  # for which a list looks up sizes, the newest first
@@ -103,11 +103,16 @@ def find(sessions: Sessions, name: str, snapshot: str) -> Snapshot:
 
 
 def all_of(sessions: Sessions, session: Session) -> tuple[Snapshot, ...]:
-    """The snapshots of a session that are there, oldest first; those that moves have kept are among them."""
+    """The snapshots of a session that are there, oldest first; those that moves have kept are among them.
+
+    A note beside a snapshot stands for its record where the database was lost.
+    """
     database = sessions.store.database
-    recorded = [
-        one for one in SnapshotRecords(database).all(session.name) if sessions.homes.has_snapshot(session.name, one.id)
-    ]
+    records = SnapshotRecords(database)
+    on_record, unfinished = records.all(session.name), records.left(session.name)
+    noted = (from_note(text, session.name) for text in sessions.homes.notes(session.name))
+    known = {one.id: one for one in (*filter(None, noted), *on_record) if one.id not in unfinished}
+    recorded = [one for one in known.values() if sessions.homes.has_snapshot(session.name, one.id)]
     ids = {one.id for one in recorded}
     moves = [move for move in Journal(database).history(session.name) if move.state in FINAL and move.id not in ids]
     kept = [_of_move(move) for move in moves if sessions.homes.has_snapshot(session.name, move.id)]

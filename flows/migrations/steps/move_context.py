@@ -19,7 +19,7 @@ from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
 from flows.sessions.others.all_others import Others
-from flows.sessions.snapshots.model import Kind, Snapshot, name_for
+from flows.sessions.snapshots.model import Kind, Snapshot, as_note, name_for
 from flows.sessions.snapshots.records import SnapshotRecords
 
 # How often the engine is asked again what there is, and how long it is given to recover in between.
@@ -82,7 +82,9 @@ class MoveContext:
         name = name_for(kind, move.created, {one.name for one in records.all(before.name)})
         volumes = tuple(part.volume for part in parts(before) if part.volume)
         made_of = (before.image, before.profile, before.release, volumes)
-        records.adopt(Snapshot(move.id, before.name, name, kind, "", move.created, "", *made_of))
+        kept = Snapshot(move.id, before.name, name, kind, "", move.created, "", *made_of)
+        self.sessions.homes.note(before.name, move.id, as_note(kept))
+        records.adopt(kept)
         return name
 
     def drop_snapshot(self, move: Move) -> None:

@@ -13,7 +13,7 @@ from flows.core.errors import RefitError
 from flows.core.formatting import megabytes
 from flows.core.programs import command
 from flows.core.settings import Settings
-from flows.sessions.homes import cloning, copying, person_home_limits
+from flows.sessions.homes import cloning, copying, person_home_limits, snapshot_notes
 from flows.sessions.homes.group_access import open_to_group
 from flows.sessions.homes.home_snapshots import HomeSnapshots
 from flows.sessions.homes.space_reservation import NoRoom, lacking, reserved
@@ -167,13 +167,14 @@ class LocalHomes(HomeSnapshots):
     def remove(self, name: str) -> None:
         """Remove a home, its volumes and all snapshots for good."""
         doomed = [self._homes / check_name(name), self._volumes / name, self._snapshots / name]
+        doomed.append(snapshot_notes.folder_of(self._snapshots, name))
         cloning.forget_draft(self.pool, self.path(name))
         if self.pool.exists:
             folders = [self.pool.snapshots / name, self.pool.volumes / name]
             inside = (subvolume for folder in folders if folder.exists() for subvolume in folder.iterdir())
             for subvolume in (*inside, self.pool.homes / name):
                 self.pool.delete(subvolume)
-            doomed += folders
+            doomed += [*folders, snapshot_notes.folder_of(self.pool.snapshots, name)]
         for folder in doomed:
             copying.remove(folder)
         person_home_limits.choose(self._limits_of, name, None)

@@ -14,7 +14,7 @@ from flows.core.formatting import megabytes
 from flows.core.programs import command
 from flows.core.programs.command import CommandTimeout, ProgramFailed
 from flows.core.settings import Settings
-from flows.sessions.homes import copying, enclosed, files_back
+from flows.sessions.homes import copying, enclosed, files_back, snapshot_notes
 from flows.sessions.homes.btrfs_send import only_within
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.space_reservation import SPARE, NoRoom, lacking, reserved
@@ -51,12 +51,22 @@ class HomeSnapshots:
         """The folder of the snapshot `id` of a session's home, there or not."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", id):
             raise ValueError(f"{id!r} can't be the name of a snapshot")
-        snapshots = self.pool.snapshots if self.path(session) in self.pool else self._snapshots
-        return snapshots / check_name(session) / id
+        return self._snapshots_of(session) / check_name(session) / id
+
+    def _snapshots_of(self, session: str) -> Path:
+        return self.pool.snapshots if self.path(session) in self.pool else self._snapshots
 
     def has_snapshot(self, session: str, id: str) -> bool:
         """Whether there is a snapshot `id` of a session's home."""
         return self.snapshot(session, id).is_dir()
+
+    def note(self, session: str, id: str, text: str) -> None:
+        """Write beside a snapshot that is whole what it is; `forget` removes that."""
+        snapshot_notes.write(self._snapshots_of(session), session, id, text)
+
+    def notes(self, session: str) -> tuple[str, ...]:
+        """The notes about a session's snapshots."""
+        return snapshot_notes.read(self._snapshots_of(session), session)
 
     def check_room(self, session: Session) -> None:
         """Find out before a move whether the disk can take a snapshot of this session's home and volumes.
@@ -276,7 +286,8 @@ class HomeSnapshots:
         return files_back.make_beside(session.home, one.paths[0], session.uid, self._copy_seconds)
 
     def forget(self, session: str, id: str) -> None:
-        """Remove one snapshot, of the home and of the volumes."""
+        """Remove one snapshot, of the home and of the volumes; its note goes first."""
+        snapshot_notes.remove(self._snapshots_of(session), session, id)
         for doomed in copying.all_of(self.snapshot(session, id)):
             if doomed in self.pool:
                 self.pool.delete(doomed)

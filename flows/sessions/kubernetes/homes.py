@@ -116,6 +116,13 @@ class ClusterHomes:
         """Remove the copies of a session's home and volumes that were made for a rehearsal."""
         self._snapshots.forget_spare(check_name(name))
 
+    def note(self, session: str, id: str, text: str) -> None:
+        """Nothing: there is no snapshot."""
+
+    def notes(self, session: str) -> tuple[str, ...]:
+        """None: there is no snapshot."""
+        return ()
+
     def forget(self, session: str, id: str) -> None:
         """Remove one snapshot, of the home and of the volumes."""
         self._snapshots.forget(check_name(session), id)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -12,6 +13,8 @@ from flows.core.errors import RefitError
 
 LONGEST_NAME, LONGEST_NOTE = 60, 500
 _NAME = re.compile(rf"[a-z0-9][a-z0-9.-]{{0,{LONGEST_NAME - 1}}}", re.ASCII)
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
 
 
 class Kind(StrEnum):
@@ -69,6 +72,24 @@ class Snapshot:
     release: str = ""
     volumes: tuple[str, ...] = ()
     size: int | None = None
+
+
+def as_note(snapshot: Snapshot) -> str:
+    """A snapshot as it is written beside its folder, on one line. Pure."""
+    return json.dumps({**asdict(snapshot), "at": snapshot.at.isoformat()})
+
+
+def from_note(text: str, session: str) -> Snapshot | None:
+    """The snapshot of a session that a note tells of; none: it is damaged, or about another session. Pure."""
+    try:
+        told = json.loads(text)
+        told |= {"kind": Kind(told["kind"]), "at": datetime.fromisoformat(told["at"])}
+        snapshot = Snapshot(**{**told, "volumes": tuple(map(str, told["volumes"]))})
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    texts = (snapshot.id, snapshot.name, snapshot.by, snapshot.note, snapshot.image, snapshot.profile, snapshot.release)
+    is_one = snapshot.session == session and all(isinstance(one, str) for one in texts)
+    return snapshot if is_one and _ID.fullmatch(snapshot.id) and snapshot.at.tzinfo else None
 
 
 def check_name(name: str) -> str:

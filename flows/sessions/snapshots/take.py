@@ -14,7 +14,7 @@ from flows.core.progress import State, report, reported
 from flows.sessions.homes.volumes import parts
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from flows.sessions.snapshots.model import Kind, Snapshot, check_name, check_note, name_for
+from flows.sessions.snapshots.model import Kind, Snapshot, as_note, check_name, check_note, name_for
 from flows.sessions.snapshots.records import SnapshotRecords, SnapshotTaken
 
 
@@ -47,6 +47,7 @@ def take(sessions: Sessions, session: Session, kind: Kind, by: str, *, name: str
         ):
             homes.copy(session, snapshot.id)
             whole = replace(snapshot, size=cost or None)
+            homes.note(session.name, snapshot.id, as_note(whole))
             records.complete(whole)
     except BaseException:
         with suppress(RefitError):  # then who acts on it next does

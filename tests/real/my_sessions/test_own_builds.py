@@ -196,6 +196,7 @@ def test_the_page_takes_a_file_and_shows_texts_as_text(hub: Hub, ada: Person, ev
 
     bad = sent(ada, HOSTILE["a link of zip"])
     assert bad.status_code == HTTPStatus.UNPROCESSABLE_ENTITY and "no plain file" in bad.text
+    assert eve.client.get(f"{BASE}/profiles").status_code == HTTPStatus.OK
     assert sent(eve, zipped(RECIPE)).status_code == HTTPStatus.UNPROCESSABLE_ENTITY  # the key of another login
     assert sent(ada, zipped(RECIPE), "snapshot").status_code == HTTPStatus.UNPROCESSABLE_ENTITY
     assert sent(ada, b"x" * 7_000_000).status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE

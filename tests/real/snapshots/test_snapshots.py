@@ -11,6 +11,7 @@ from flows.core.errors import RefitError
 from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.migrations.snapshots import snapshot_actions
+from flows.sessions.homes import snapshot_notes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.lifecycle import Sessions
 from tests.support.homes_alone import added, opened
@@ -65,3 +66,28 @@ def test_a_snapshot_in_the_pool_takes_no_time(settings: Settings) -> None:
         snapshot_actions.take(sessions, "ada", "ada")
         took.append(time.monotonic() - started)
     assert min(took) < 0.3  # with its records, each of which waits for the disk
+
+
+def test_snapshots_whose_records_are_lost_are_listed_and_gone_back_to(sessions: Sessions) -> None:
+    ada = added(sessions)
+    (ada.home / "notes").write_text("one")
+    made = snapshot_actions.take(sessions, "ada", "ada", called="first", note="with a \x1b[2J note")
+    doomed = snapshot_actions.take(sessions, "ada", "ada", called="doomed")
+    (ada.home / "notes").write_text("two")
+    lost = opened(sessions._settings.model_copy(update={"database_url": f"sqlite:///{ada.home.parent}/other.db"}))
+    lost.store.bring_home_back("ada", ada.uid)
+    lost.store.bring_back(ada, should_run=False)
+    assert [one.snapshot for one in snapshot_actions.listed(lost, "ada")] == [made, doomed]
+    lost.homes.restore(ada, snapshot_actions.find(lost, "ada", "first").id)
+    assert (ada.home / "notes").read_text() == "one"
+    snapshot_actions.remove(lost, "ada", "doomed", "ada")
+    assert [one.snapshot for one in snapshot_actions.listed(lost, "ada")] == [made]
+    # What isn't whole, or was written by somebody else, counts for nothing.
+    notes = snapshot_notes.folder_of(lost.homes.snapshot("ada", made.id).parents[1], "ada")
+    assert [note.name for note in notes.iterdir()] == [made.id] and notes.stat().st_mode & 0o777 == 0o700
+    (text,) = lost.homes.notes("ada")
+    for wrong in (text[:-9], text.replace('"ada"', '"eve"'), "[]", "9" * 70_000, text.replace(made.id, "../../etc")):
+        (notes / made.id).write_text(f"{wrong}\n")
+        assert snapshot_actions.listed(lost, "ada") == ()
+    lost.homes.remove("ada")
+    assert not notes.exists()

@@ -293,7 +293,16 @@ class SimulatedHomes:
                 home[path + suffix] = home[path]
             home[f"{to}/{path}" if to else path] = content[path]
 
+    def note(self, session: str, id: str, text: str) -> None:
+        self._world.at("note", session)
+        self._world.notes[session, id] = text
+        self._world.at("note", session, "after")
+
+    def notes(self, session: str) -> tuple[str, ...]:
+        return tuple(text for (name, _), text in self._world.notes.items() if name == session)
+
     def forget(self, session: str, id: str) -> None:
+        self._world.notes.pop((session, id), None)
         self._world.at("forget", session)
         self._world.snapshots.pop((session, id), None)
         self._world.at("forget", session, "after")

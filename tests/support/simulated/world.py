@@ -125,6 +125,7 @@ class World:
         images: digest → what it does; those that can be pulled.
         homes: path → content.
         snapshots: (session, id) → name of the volume, empty for the home → content.
+        notes: (session, id) → what stands beside a snapshot.
         uids: path of a home → the uid that owns it.
         owed: path of a home → what people and their programs have written there: nothing of it may get lost.
         busy: the sessions in which somebody works.
@@ -145,6 +146,7 @@ class World:
     families: dict[str, dict[str, Box]] = field(default_factory=dict)
     homes: dict[str, Content] = field(default_factory=dict)
     snapshots: dict[tuple[str, str], dict[str, Content]] = field(default_factory=dict)
+    notes: dict[tuple[str, str], str] = field(default_factory=dict)
     uids: dict[str, int] = field(default_factory=dict)
     owed: dict[str, Content] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)

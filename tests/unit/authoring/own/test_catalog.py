@@ -46,6 +46,10 @@ def test_it_is_never_called_like_one_of_the_catalog(own: Settings) -> None:
     assert "The catalog has a bundle 'minimal'" in said(own, replace(WISH, name="minimal"))
     for name in ("../x", "Mine", "a-b", ""):
         assert "can't be the name" in said(own, replace(WISH, name=name))
+    for name, kind in (("jupyter", "an IDE"), ("deb12", "an operating system")):  # stages have their names in theirs
+        assert f"The catalog has {kind} {name!r}" in said(own, replace(WISH, name=name))
+    for release in ("../../../x", "", "2026", "/etc/x"):  # it becomes the name of a file
+        assert "can't be the name of a release" in said(own, replace(WISH, release=release))
 
 
 def test_mistakes_are_told_by_its_own_paths(own: Settings) -> None:
