@@ -24,6 +24,7 @@ from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
 from flows.core.waiting import wait_until
 from flows.images.registry import Registry
+from flows.migrations.clone_session import remove_killed
 from flows.migrations.concurrency import ConcurrencyLimits, Shared, side_by_side
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
@@ -151,6 +152,8 @@ def _left_to_another_run(planning: SessionPlanner, to: str) -> tuple[Result, ...
 def _recovered(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ...]]:
     """The results of moves of killed runs, and those that can't be recovered just now."""
     carrier, logger = MoveExecutor.open(settings), get_run_logger()
+    for name in remove_killed(carrier.sessions):
+        logger.warning("%s was to begin with a copy that isn't whole; it is removed", name)
     try:
         return recover_all(carrier), ()
     except NotRecovered as error:
@@ -285,6 +288,7 @@ def recover_migrations(held: str = "") -> tuple[Result, ...]:
     carrier = MoveExecutor.open(settings)
     reopened = reopen(carrier, held) if held else None
     results: tuple[Result, ...] = (reopened,) if reopened else ()
+    remove_killed(carrier.sessions)
     problem: NotRecovered | None = None
     try:
         results += recover_all(carrier)

@@ -28,7 +28,7 @@ with lazily(globals()):
     from flows.cli import screen, session_tables, tables
     from flows.core.database import now, open_database
     from flows.core.settings import load
-    from flows.migrations import shutdown_notice, start_sessions
+    from flows.migrations import clone_session, shutdown_notice, start_sessions
     from flows.migrations.journal import Journal
     from flows.sessions import overview, preferences, recovery, wishes
     from flows.sessions.activity import probes
@@ -134,10 +134,17 @@ def stop_session(name: SessionName) -> None:
 
 @app.command("recover")
 def recover_sessions(as_json: Json = False) -> None:
-    """Recover the records of sessions from their containers after a loss of the database; all go on."""
+    """Recover the records of sessions from their containers after a loss of the database; all go on.
+
+    New sessions that weren't copied whole, for the process was killed, are removed.
+    """
+    sessions = Sessions.open(load())
     with screen.showing(err):
-        results = recovery.recover(Sessions.open(load()))
+        results = recovery.recover(sessions)
+        removed = clone_session.remove_killed(sessions)
     show_data(as_json, results, session_tables.recovered(results))
+    for name in removed:
+        err.print(f"{name} is removed: it was to begin with a copy, which wasn't whole.", highlight=False)
     if any(one.problem for one in results):
         raise typer.Exit(1)
 

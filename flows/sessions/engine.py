@@ -281,6 +281,9 @@ class Homes(Protocol):
             RefitError: one isn't in the snapshot, or `to` can't be made: nothing was brought.
         """
 
+    def drafts(self) -> tuple[str, ...]:
+        """The names of homes that aren't there, but for a copy that a killed process may have left."""
+
     def note(self, session: str, id: str, text: str) -> None:
         """Write beside a snapshot that is whole what it is, on one line; `forget` removes that."""
 

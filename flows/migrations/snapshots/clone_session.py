@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from flows.compatibility.obstacles import obstacles
 from flows.core.errors import RefitError
+from flows.core.leases import LeaseTaken
 from flows.core.progress import reported
 from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.images.registry import Registry
 from flows.migrations.planning.plan import moved
+from flows.migrations.rehearsal import rehearse
 from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.start_sessions import named, newest_image
 from flows.migrations.switch_profile import of_profile
@@ -63,7 +65,8 @@ def clone(settings: Settings, name: str, wish: Wish, by: str, *, owner: str = ""
     Raises:
         NameTaken: there is a session of that name.
         RefitError: there is a home of that name, no such session, snapshot, profile or image, no room, or the home
-            doesn't go together with the profile; or the new session doesn't start.
+            doesn't go together with the profile, or the profile doesn't pass its rehearsal on it: nothing is left;
+            or the new session doesn't start.
     """
     sessions = Sessions.open(settings)
     source = sessions.store.session(name)
@@ -74,8 +77,23 @@ def clone(settings: Settings, name: str, wish: Wish, by: str, *, owner: str = ""
         with sessions.alone(wish.name), reported(wish.name, f"copying the home of {name}"):
             _check_free(sessions, wish.name)
             made = replace(pattern, name=wish.name, environment=dict(wish.variables))
-            _make(settings, sessions, source, snapshot, made, owner or sessions.store.owners().get(name, ""))
+            whose = owner or sessions.store.owners().get(name, "")
+            _make(settings, sessions, source, snapshot, made, whose, force=wish.force)
     return sessions.start(wish.name)
+
+
+def remove_killed(sessions: Sessions) -> tuple[str, ...]:
+    """Remove new sessions whose home isn't whole, for the process that copied it was killed; returns their names.
+
+    Where the home is in its place, the clone is whole: it starts as every other session.
+    """
+    removed = []
+    for name in sessions.homes.drafts():
+        with suppress(LeaseTaken), sessions.alone(name, wait=0):
+            if name in sessions.homes.drafts() and not sessions.engine.containers(name):
+                _remove(sessions, name)
+                removed.append(name)
+    return tuple(removed)
 
 
 def fetch(settings: Settings, name: str, wish: Wish) -> None:
@@ -137,9 +155,16 @@ def _snapshot(sessions: Sessions, source: Session, wish: Wish, by: str) -> Itera
 
 
 def _make(
-    settings: Settings, sessions: Sessions, source: Session, snapshot: Snapshot, pattern: Session, owner: str
+    settings: Settings,
+    sessions: Sessions,
+    source: Session,
+    snapshot: Snapshot,
+    pattern: Session,
+    owner: str,
+    *,
+    force: bool,
 ) -> None:
-    """Make home and record of the new session, whole or not at all; `session rm --purge` removes a killed attempt."""
+    """Make home and record of the new session, whole or not at all; `remove_killed` removes a killed attempt."""
     homes, store = sessions.homes, sessions.store
 
     def make(uid: int) -> Session:
@@ -151,12 +176,36 @@ def _make(
         made = store.add(pattern.name, make, uids=settings.session_uids, avoid=taken, owner=owner)
         homes.finish_clone(made, source.uid)
         sessions.packages.store.copy(source.name, made.name)
+        if made.profile != source.profile and not force:
+            _prove(settings, sessions, made)
     except BaseException:
-        homes.remove(pattern.name)
-        if store.find(pattern.name):
-            store.forget(pattern.name)
-        store.forget_home(pattern.name)
+        _remove(sessions, pattern.name)
         raise
+
+
+def _remove(sessions: Sessions, name: str) -> None:
+    sessions.homes.remove(name)
+    if sessions.store.find(name):
+        sessions.store.forget(name)
+    sessions.store.forget_home(name)
+
+
+def _prove(settings: Settings, sessions: Sessions, made: Session) -> None:
+    """Rehearse the other image on a copy of the new home, as a move to it would.
+
+    Raises:
+        RefitError: it doesn't pass.
+    """
+    if not settings.migration.rehearse:
+        return
+    rehearsed = rehearse(settings, sessions.homes, made, sessions.packages.store.names(made.name))
+    if rehearsed.failed:
+        seen = "; ".join(f"{finding.check}: {finding.seen}" for finding in rehearsed.findings if not finding.passed)
+        raise RefitError(
+            f"{made.profile} didn't pass its rehearsal on a copy of the home.",
+            why=seen,
+            hint="mend it in the home, choose another profile, or say `--force`.",
+        )
 
 
 def _placed(settings: Settings, sessions: Sessions, session: Session) -> Session:

@@ -111,8 +111,8 @@ def all_of(sessions: Sessions, session: Session) -> tuple[Snapshot, ...]:
     records = SnapshotRecords(database)
     on_record, unfinished = records.all(session.name), records.left(session.name)
     noted = (from_note(text, session.name) for text in sessions.homes.notes(session.name))
-    known = {one.id: one for one in (*filter(None, noted), *on_record) if one.id not in unfinished}
-    recorded = [one for one in known.values() if sessions.homes.has_snapshot(session.name, one.id)]
+    by_id = {one.id: one for one in (*filter(None, noted), *on_record) if one.id not in unfinished}
+    recorded = [one for one in by_id.values() if sessions.homes.has_snapshot(session.name, one.id)]
     ids = {one.id for one in recorded}
     moves = [move for move in Journal(database).history(session.name) if move.state in FINAL and move.id not in ids]
     kept = [_of_move(move) for move in moves if sessions.homes.has_snapshot(session.name, move.id)]

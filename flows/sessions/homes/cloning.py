@@ -14,6 +14,7 @@ from flows.core.programs import command
 from flows.sessions.homes import copying, enclosed, subvolumes
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.volumes import Part
+from flows.sessions.model import nearest_legal
 
 # Keys, the owner's word that nothing may stop the session, and the files by which IDEs know that they run already.
 _OWN = (
@@ -31,6 +32,12 @@ def draft_of(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.clone")
 
 
+def drafts_in(folder: Path) -> tuple[str, ...]:
+    """The names of the homes of which there are such copies in a folder of homes."""
+    names = (path.name.removeprefix(".").removesuffix(".clone") for path in folder.glob(".*.clone"))
+    return tuple(name for name in names if nearest_legal(name) == name)
+
+
 def require_none(folder: Path) -> None:
     """Find out whether a home may be made where there is none: not where a copy was to be put.
 
@@ -41,7 +48,7 @@ def require_none(folder: Path) -> None:
         raise RefitError(
             f"The copy that {folder.name!r} was to begin with isn't whole.",
             why="The process that made it was killed.",
-            hint=f"remove it, and clone again: `refit session rm {folder.name} --purge`.",
+            hint="`refit session recover` removes it; then clone again.",
         )
 
 

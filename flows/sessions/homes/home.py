@@ -67,6 +67,12 @@ class LocalHomes(HomeSnapshots):
         homes = (home for folder in folders for home in folder.iterdir() if not home.name.startswith("."))
         return {home.name: home.lstat().st_uid for home in homes}
 
+    def drafts(self) -> tuple[str, ...]:
+        """The names of homes that aren't there, but for a copy that a killed process may have left."""
+        folders = [*([self.pool.homes] if self.pool.exists else []), self._homes]
+        names = {name for folder in folders for name in cloning.drafts_in(folder)}
+        return tuple(sorted(name for name in names if not self.path(name).exists()))
+
     def make(self, name: str, uid: int) -> Path:
         """The home of a session, made if need be: 0700, `uid`, group 0.
 

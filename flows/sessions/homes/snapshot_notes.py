@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from flows.core import command
+from flows.core.programs import command
 from flows.sessions.model import check_name
 
 LONGEST = 1 << 16  # bytes of a note

@@ -116,6 +116,10 @@ class ClusterHomes:
         """Remove the copies of a session's home and volumes that were made for a rehearsal."""
         self._snapshots.forget_spare(check_name(name))
 
+    def drafts(self) -> tuple[str, ...]:
+        """None: no home is ever copied here."""
+        return ()
+
     def note(self, session: str, id: str, text: str) -> None:
         """Nothing: there is no snapshot."""
 

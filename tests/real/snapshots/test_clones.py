@@ -13,6 +13,7 @@ import pytest
 from flows.core.errors import RefitError
 from flows.core.programs import command
 from flows.migrations.snapshots import snapshot_actions
+from flows.migrations.snapshots.clone_session import remove_killed
 from flows.sessions.homes.cloning import draft_of
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.volumes import Wanted
@@ -94,7 +95,9 @@ def test_a_killed_clone_leaves_no_home_that_could_be_taken_for_one(sessions: Ses
     with pytest.raises(RefitError, match="isn't whole"):
         sessions.homes.make("ada2", UID)
     sessions.homes.draft_clone(plain, snapshot.id, new)  # again, from the beginning
-    sessions.homes.remove("ada2")
+    with sessions.alone("ada2"):
+        assert remove_killed(sessions) == ()  # somebody makes it
+    assert sessions.homes.drafts() == ("ada2",) == remove_killed(sessions)
     assert not draft_of(new.home).exists()
     assert sessions.homes.make("ada2", UID).is_dir()
 

@@ -195,6 +195,7 @@ class SimulatedHomes:
             known.pop(str(folder), None)
 
     def remove(self, name: str) -> None:
+        self._world.at("remove home", name)
         if not self._world.by_hand and str(self.path(name)) in self._world.homes:
             raise self._world.never(f"I4: the home of {name} is removed, and no person wants that")
         draft = self._folder / f".{name}.clone"
@@ -292,6 +293,10 @@ class SimulatedHomes:
             if suffix and path in home:
                 home[path + suffix] = home[path]
             home[f"{to}/{path}" if to else path] = content[path]
+
+    def drafts(self) -> tuple[str, ...]:
+        drafts = [path.name[1:-6] for path in map(Path, self._world.homes) if path.name.endswith(".clone")]
+        return tuple(name for name in sorted(drafts) if str(self.path(name)) not in self._world.homes)
 
     def note(self, session: str, id: str, text: str) -> None:
         self._world.at("note", session)

@@ -9,7 +9,7 @@ import pytest
 
 from flows.core.errors import RefitError, UnknownName
 from flows.migrations.snapshots import snapshot_actions
-from flows.migrations.snapshots.clone_session import Wish, clone
+from flows.migrations.snapshots.clone_session import Wish, clone, remove_killed
 from flows.sessions.model import IllegalName, Running, Session
 from flows.sessions.store import NameTaken
 from tests.support.simulated.fleet import Fleet, fleet
@@ -106,3 +106,20 @@ def test_a_process_that_is_killed_leaves_the_session_as_it_was(
         clone(sessions.settings, ada.name, Wish("ada2"), "ada")
     sessions.world.alive = True
     assert home(sessions, ada.name) == before and str(sessions.home("ada2")) not in sessions.world.homes
+    assert remove_killed(sessions.sessions) == ("ada2",) and remove_killed(sessions.sessions) == ()
+    assert sessions.sessions.store.find("ada2") is None and not sessions.sessions.store.has_home("ada2")
+    assert home(sessions, ada.name) == before
+    sessions.world.meanwhile = lambda _: None
+    assert clone(sessions.settings, ada.name, Wish("ada2"), "ada").name == "ada2"
+
+
+def test_one_that_is_being_made_is_left_alone(sessions: Fleet, ada: Session) -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def look(point: Point) -> None:
+        if (point.verb, point.when) == ("clone", "after"):
+            seen.append(remove_killed(sessions.sessions))
+
+    sessions.world.meanwhile = look
+    assert clone(sessions.settings, ada.name, Wish("ada2"), "ada").name == "ada2" and seen == [()]
+    assert remove_killed(sessions.sessions) == ()
