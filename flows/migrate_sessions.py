@@ -24,7 +24,6 @@ from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
 from flows.core.waiting import wait_until
 from flows.images.registry import Registry
-from flows.migrations.clone_session import remove_killed
 from flows.migrations.concurrency import ConcurrencyLimits, Shared, side_by_side
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
@@ -37,6 +36,7 @@ from flows.migrations.recovery import recover_all, reopen
 from flows.migrations.results import NotRecovered, Result
 from flows.migrations.rollout_control import steer
 from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.snapshots.clone_session import remove_killed
 from flows.publishing import evidence, image_comparison
 from flows.sessions.events import Kind
 from flows.sessions.history import History

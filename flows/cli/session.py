@@ -28,8 +28,9 @@ with lazily(globals()):
     from flows.cli import screen, session_tables, tables
     from flows.core.database import now, open_database
     from flows.core.settings import load
-    from flows.migrations import clone_session, shutdown_notice, start_sessions
+    from flows.migrations import shutdown_notice, start_sessions
     from flows.migrations.journal import Journal
+    from flows.migrations.snapshots import clone_session
     from flows.sessions import overview, preferences, recovery, wishes
     from flows.sessions.activity import probes
     from flows.sessions.lifecycle import Sessions

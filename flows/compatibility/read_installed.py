@@ -26,6 +26,9 @@ KERNELS = ".local/share/jupyter/kernels"
 _SITE = re.compile(r"python(\d+\.\d+)")
 _EXTENSION = re.compile(r"([\w-]+\.[\w-]+)-(\d[\w.]*)")
 _FIELD = re.compile(r"(Name|Version): *(.*?) *$", re.IGNORECASE)
+_EXTRA = re.compile(
+    r"""Requires-Dist: *([A-Za-z0-9._-]+)[^;]*; *extra *== *["']([A-Za-z0-9._-]+)["'] *""", re.IGNORECASE
+)
 _NEED = re.compile(r"Requires-Dist: *([A-Za-z0-9._-]+)(?!.*\bextra *==)", re.IGNORECASE)
 
 
@@ -91,7 +94,7 @@ def packages(site: Path, bounds: Bounds) -> Iterator[dict[str, object]]:
 def package(info: Path) -> dict[str, object]:
     """A package as its metadata describe it."""
     try:
-        said, needs = dict[str, str](), list[str]()
+        said, needs, extras = dict[str, str](), list[str](), list[tuple[str, str]]()
         for line in text(info / "METADATA").splitlines():
             if not line.strip():
                 break
@@ -99,10 +102,12 @@ def package(info: Path) -> dict[str, object]:
                 said.setdefault(match[1].lower(), match[2])
             elif match := _NEED.match(line):
                 needs.append(match[1])
+            elif match := _EXTRA.fullmatch(line):  # one with other conditions may be for another machine
+                extras.append((match[2], match[1]))
         if said.keys() != {"name", "version"}:
             raise ValueError("its METADATA have no name, or no version")
         more = {"installer": installer(info), "needs": needs[:MOST_NAMES], "url": url(info / "direct_url.json")}
-        return {**said, "requested": is_plain(info / "REQUESTED"), **more}
+        return {**said, "requested": is_plain(info / "REQUESTED"), "extras": extras[:MOST_NAMES], **more}
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return {"name": info.name, "problem": f"its METADATA can't be read: {why}"}

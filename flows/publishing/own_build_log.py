@@ -6,8 +6,9 @@ A file for each bundle of a person, of its last build, and bounded: more is left
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import IO
@@ -32,11 +33,16 @@ def path(settings: Settings, owner: str, bundle: str) -> Path:
     return settings.folder("logs", "own", owner) / f"{bundle}.log"
 
 
+def for_owner(settings: Settings, text: str) -> str:
+    """A text for the owner of a build: without control characters, secrets, or the place of Refit's home."""
+    return printable(redacted(text)).replace(str(settings.home), "REFIT_HOME")
+
+
 @contextmanager
 def written(settings: Settings, owner: str, bundle: str) -> Iterator[None]:
     """Write what is reported inside the `with` block, and why it failed; the log begins anew."""
     with path(settings, owner, bundle).open("wb") as file:
-        log = _Log(file)
+        log = _Log(file, partial(for_owner, settings))
         log.say(f"{now():%Y-%m-%d %H:%M:%S} UTC: the build begins.")
         try:
             with progress.listening(log.note):
@@ -57,19 +63,19 @@ def _told(error: BaseException) -> str:
 
 
 def _end_of(logs: Path, stage: str, bundle: str) -> str:
-    """The last lines of a stage of this bundle; of others, nothing."""
+    """The last lines of a stage of this bundle, without Refit's own commands; of others, nothing."""
     of_stage = list(logs.glob(f"{stage}-*.log")) if bundle in stage.split("-") else []
     if not of_stage:
         return ""
     with max(of_stage, key=lambda log: log.stat().st_mtime).open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
-        lines = log.read(_TAIL).decode(errors="replace").splitlines()[-STAGE_LINES:]
-    return "\n".join([f"The last lines of {stage}:", *lines])
+        lines = [line for line in log.read(_TAIL).decode(errors="replace").splitlines() if not line.startswith("+ ")]
+    return "\n".join([f"The last lines of {stage}:", *lines[-STAGE_LINES:]])
 
 
 class _Log:
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._lock, self._size = file, Lock(), 0
+    def __init__(self, file: IO[bytes], shown: Callable[[str], str]) -> None:
+        self._file, self._shown, self._lock, self._size = file, shown, Lock(), 0
         self._last: dict[str, Report] = {}
         self.failed: set[str] = set()
 
@@ -85,7 +91,7 @@ class _Log:
 
     def say(self, text: str) -> None:
         """Write lines, as far as there is room."""
-        line = f"{printable(redacted(text)).rstrip()}\n".encode()
+        line = f"{self._shown(text).rstrip()}\n".encode()
         with self._lock:
             if line.strip() and self._size < MOST:
                 self._file.write(line[: MOST - self._size])

@@ -47,6 +47,10 @@ add ant 1.0.0
 add gone 3.0 && touch "$site/gone-3.0.dist-info/REQUESTED"
 add own 2.0 && touch "$site/own-2.0.dist-info/REQUESTED"
 echo '{"url": "git+https://example.org/own"}' >"$site/own-2.0.dist-info/direct_url.json"
+add cat 1.0.0 && touch "$site/cat-1.0.0.dist-info/REQUESTED"
+printf 'Requires-Dist: %s\\n' 'dog>1 ; extra == "pets"' 'eel; sys_platform == "win32" and extra == "sea"' \\
+    >>"$site/cat-1.0.0.dist-info/METADATA"
+add dog 1.0.0
 mkdir -p "$site/broken-1.dist-info" && mkfifo "$site/broken-1.dist-info/METADATA"
 mkdir -p "$site/linked-1.dist-info" && ln -s /etc/shadow "$site/linked-1.dist-info/METADATA"
 """
@@ -74,7 +78,8 @@ def scene(
     folder = tmp_path_factory.mktemp("capture")
     for part in ("base", "bundles", "ides", "releases", "snippets"):
         shutil.copytree(ROOT / part, folder / "catalog" / part)
-    make_wheel(folder / "index" / "bee", "bee", "1.0.0")
+    for name in ("bee", "cat"):
+        make_wheel(folder / "index" / name, name, "1.0.0")
     with (
         private_home(folder / "home", registry_server.port) as settings,
         serve_index(folder / "index") as url,
@@ -93,7 +98,8 @@ def test_what_was_asked_for_becomes_a_bundle_that_lint_accepts(scene: Scene) -> 
     before = sorted(path.name for path in (scene.catalog / "bundles").iterdir())
     made = capture(scene.settings, NAME, wish)
     assert sorted(path.name for path in (scene.catalog / "bundles").iterdir()) == before
-    assert made.capture.packages == {"bee": "~=1.0.0"}
+    assert made.capture.packages == {"bee": "~=1.0.0", "cat": "~=1.0.0"}
+    assert made.capture.extras == {"cat": ("pets",)}
     assert made.capture.files == {"/etc/tool.conf": b"x = {{ y }}\n"}
     reasons = {left.name: left.reason for left in made.capture.left}
     assert reasons == {

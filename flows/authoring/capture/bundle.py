@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
 from flows.authoring.capture.facts import Capture
@@ -31,8 +31,13 @@ def texts(capture: Capture, session: str) -> dict[str, str]:
 
 def pipfile(capture: Capture) -> str:
     """Its Pipfile: canonical names are keys of TOML as they are, and versions hold nothing that ends a string."""
-    asked = "".join(f'{name} = "{version}"\n' for name, version in capture.packages.items())
+    asked = "".join(_line(name, version, capture.extras.get(name, ())) for name, version in capture.packages.items())
     return f'[packages]\n{asked}\n[requires]\npython_version = "{python_version(capture.python)}"\n'
+
+
+def _line(name: str, version: str, extras: Iterable[str]) -> str:
+    listed = ", ".join(f'"{extra}"' for extra in extras)
+    return f'{name} = {{version = "{version}", extras = [{listed}]}}\n' if listed else f'{name} = "{version}"\n'
 
 
 def custom(files: Mapping[str, bytes]) -> str:

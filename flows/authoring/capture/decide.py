@@ -18,6 +18,7 @@ MOST_FILE = 64 << 10  # bytes of a file that a bundle holds as text of an instru
 _MARKS_ALL = "uv"
 # Each environment has them, whether or not a person asked for them.
 _TOOLS = frozenset({"pip", "setuptools", "wheel"})
+_EXTRA = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?", re.ASCII)
 _SYSTEM = re.compile(r"[a-z0-9][a-z0-9+.-]{1,127}", re.ASCII)
 _FILE = re.compile(r"/(etc|usr/local)(/[A-Za-z0-9._+-]+)+", re.ASCII)
 _IN_HOME = "it lies in the home, which moves along with the session"
@@ -33,13 +34,22 @@ def decide(installed: Installed, given: Given, choice: Choice, files: Iterable[s
         files: files and folders outside of the home that were made or changed by hand.
     """
     packages, left = _python(installed, given, choice)
+    places = [place for place in installed.places if not _passed_over(place, installed, choice)]
+    extras = {name: some for place in places for name, some in extras_of(place.packages, given.distributions).items()}
     system, others = _system(installed, given)
     taken, unused = _files(choice, files)
     left += [*others, *unused, *_in_home(installed)]
     left += [Left(Source.environment, "the home", Reason.out_of_bounds, why) for why in installed.missed]
     clipped = (replace(one, name=one.name[:MOST_NAMED], why=one.why[:MOST_NAMED]) for one in left)
     return Capture(
-        choice.name, given.bundle, given.python, dict(sorted(packages.items())), system, taken, tuple(clipped)
+        choice.name,
+        given.bundle,
+        given.python,
+        dict(sorted(packages.items())),
+        system,
+        taken,
+        tuple(clipped),
+        {name: extras[name] for name in sorted(packages) if name in extras},
     )
 
 
@@ -74,6 +84,35 @@ def wishes(packages: Iterable[Package]) -> tuple[dict[str, str], dict[str, str]]
             else:
                 versions[name] = package.version
     return versions, others
+
+
+def extras_of(packages: Iterable[Package], image: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The extras with which packages were asked for: canonical name → extras.
+
+    Nothing notes them. But a package that no person asked for, that no other one needs and that the image doesn't have
+    came along with an extra: with one of which all is there, the smallest first.
+    """
+    there = {str(canonicalize_name(one.name)): one for one in packages if not one.problem}
+    needed = {str(canonicalize_name(need)) for one in there.values() for need in one.needs}
+    alone = {name for name, one in there.items() if not one.requested} - needed - _TOOLS
+    unexplained = alone - {str(canonicalize_name(name)) for name in image}
+    chosen: dict[str, tuple[str, ...]] = {}
+    for name, one in sorted(there.items()):
+        if not one.requested:
+            continue
+        for extra, needs in sorted(_by_extra(one).items(), key=lambda pair: (len(pair[1]), pair[0])):
+            if needs & unexplained and needs <= there.keys():
+                unexplained -= needs
+                chosen[name] = (*chosen.get(name, ()), extra)
+    return chosen
+
+
+def _by_extra(package: Package) -> dict[str, set[str]]:
+    needs: dict[str, set[str]] = {}
+    for extra, need in package.extras:
+        if _EXTRA.fullmatch(extra):
+            needs.setdefault(extra, set()).add(str(canonicalize_name(need)))
+    return needs
 
 
 def without(capture: Capture, names: Collection[str], reason: Reason, why: str) -> Capture:

@@ -54,6 +54,7 @@ class Package:
         requested: whether its installer noted that a person asked for it (`REQUESTED`, PEP 376).
         installer: the program that installed it, as it says itself.
         needs: names of the packages that it needs, those of extras left out.
+        extras: of what it needs for its extras alone: the extra, and the name of the package.
         url: where it came from, if that isn't an index.
         problem: why its metadata can't be read; empty: they can.
     """
@@ -63,6 +64,7 @@ class Package:
     requested: bool = False
     installer: str = ""
     needs: tuple[str, ...] = ()
+    extras: tuple[tuple[str, str], ...] = ()
     url: str = ""
     problem: str = ""
 
@@ -157,6 +159,7 @@ class Capture:
         system: names of system packages.
         files: path → content of files.
         left: all that is not captured, with reasons.
+        extras: canonical name → its extras, of those packages that have some.
     """
 
     name: str
@@ -166,6 +169,7 @@ class Capture:
     system: tuple[str, ...]
     files: Mapping[str, bytes]
     left: tuple[Left, ...]
+    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.packages or self.system or self.files)

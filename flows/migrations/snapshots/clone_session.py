@@ -176,7 +176,7 @@ def _make(
         made = store.add(pattern.name, make, uids=settings.session_uids, avoid=taken, owner=owner)
         homes.finish_clone(made, source.uid)
         sessions.packages.store.copy(source.name, made.name)
-        if made.profile != source.profile and not force:
+        if made.image != source.image and not force:
             _prove(settings, sessions, made)
     except BaseException:
         _remove(sessions, pattern.name)

@@ -1,4 +1,4 @@
-"""Notes beside snapshots, which say what each one is: whoever loses the database finds them again.
+"""Notes beside snapshots, which say what each one is: after a loss of the database they are found by these.
 
 A note is written once its snapshot is whole, and removed before anything of the snapshot is. Their folders are root's.
 """

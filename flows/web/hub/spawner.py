@@ -52,7 +52,8 @@ def _offered(person: str, groups: frozenset[str]) -> str:
     allowance = servers().allowance
     account = allowance.account(person, groups)
     every = (*offers.offers(settings()), *own_offers.offers_to(settings(), person, groups))
-    return offers.form(allowance.offered(account, every), str(account))
+    mine = [session.name for session in servers().all().get(person, {}).values()]
+    return offers.form(allowance.offered(account, every), str(account), mine)
 
 
 class RefitSpawner(Spawner):

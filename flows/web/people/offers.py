@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -144,15 +144,16 @@ def _image(registry: Registry, digest: str | Refusal | None, dates: Mapping[str,
     return Image(size, dates.get(digest))
 
 
-def form(offered: Iterable[Offer], limits: str = "") -> str:
+def form(offered: Iterable[Offer], limits: str = "", sessions: Collection[str] = ()) -> str:
     """The form as HTML; available profiles come first. Pure but for the date.
 
     Args:
         offered: the profiles.
         limits: what a person may have and what they use, for them; empty: nothing is limited.
+        sessions: those whose home the new one can begin with a copy of.
     """
     ordered = sorted(offered, key=lambda offer: bool(offer.why_not))
-    page: str = _FORM.render(offers=ordered, limits=limits, now=now())
+    page: str = _FORM.render(offers=ordered, limits=limits, sessions=sorted(sessions), now=now())
     return page
 
 
@@ -165,4 +166,5 @@ def read(sent: Mapping[str, Sequence[str]]) -> dict[str, str]:
     release, slash, profile = (list(sent.get("profile", [])) or [""])[0].partition("/")
     if not (release and slash and profile):
         raise RefitError("No profile was chosen.", hint="choose one on the form.")
-    return {"release": release, "profile": profile}
+    copy_of = (list(sent.get("copy_of", [])) or [""])[0]
+    return {"release": release, "profile": profile, **({"copy_of": copy_of} if copy_of else {})}

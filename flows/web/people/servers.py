@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from flows.catalog import load, successors
 from flows.catalog.model import Profile
 from flows.core.database import now, open_database
-from flows.core.errors import RefitError
+from flows.core.errors import RefitError, UnknownName
 from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.migrations.journal import Journal
+from flows.migrations.snapshots.clone_session import Wish, clone
 from flows.migrations.start_sessions import described, fetch_for_start, make_session, newest_image, start_session
 from flows.publishing.own_profiles import OwnProfiles
 from flows.sessions.homes.volumes import read_wanted
@@ -38,10 +39,11 @@ RUNS = "runs"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A person's choice on the form: a profile of a release."""
+    """A person's choice on the form: a profile of a release, and their session whose home is copied; empty: none."""
 
     profile: str
     release: str
+    copy_of: str = ""
 
 
 def choice_of(options: Mapping[str, object]) -> Wanted | None:
@@ -50,12 +52,12 @@ def choice_of(options: Mapping[str, object]) -> Wanted | None:
     Raises:
         RefitError: they aren't those of the form.
     """
-    release, profile = options.get("release"), options.get("profile")
+    release, profile, copy_of = options.get("release"), options.get("profile"), options.get("copy_of", "")
     if release is None and profile is None:
         return None
-    if not (isinstance(release, str) and isinstance(profile, str)):
+    if not (isinstance(release, str) and isinstance(profile, str) and isinstance(copy_of, str)):
         raise RefitError("The options of the server name no profile.", hint='send {"release": …, "profile": …}.')
-    return Wanted(profile, release)
+    return Wanted(profile, release, copy_of)
 
 
 class NothingChosen(RefitError):
@@ -187,13 +189,29 @@ class Servers:
         asked = self.allowance.takes(takes.memory or 0, takes.cpus or 0.0, takes.gpus)
         # Others of this person wait under the lease; the image, which may take minutes, comes before that.
         self.allowance.check(person, asked, groups=groups)
+        source = self._source(person, choice)
         self.sessions.engine.pull(image)
         with self.allowance.within(person, asked, groups=groups):
             name, variables = self.free_name(person, server), names.environment(person, server)
             self.allowance.bound_home(person, name, groups)
-            session = make_session(self._settings, name, profile, image, volumes, variables, owner=person)
+            if source:
+                wish = Wish(name, choice.profile, choice.release, variables=variables)
+                session = clone(self._settings, source, wish, person, owner=person)
+            else:
+                session = make_session(self._settings, name, profile, image, volumes, variables, owner=person)
         PreferenceStore(self._database).change(name, person, owner=person)
         return session
+
+    def _source(self, person: str, choice: Wanted) -> str:
+        """The session whose home is copied; empty: none.
+
+        Raises:
+            UnknownName: they have none of that name.
+        """
+        mine = {session.name for session in self.all().get(person, {}).values()}
+        if choice.copy_of and choice.copy_of not in mine:
+            raise UnknownName("session of yours", choice.copy_of, mine)
+        return choice.copy_of
 
     def _profile(self, person: str, choice: Wanted, groups: Collection[str] | None) -> Profile:
         """The profile of the catalog, or a person's own that this one may start; others are as if they weren't there.

@@ -6,7 +6,8 @@ from http import HTTPStatus
 from pathlib import Path
 
 from flows.sessions.model import Running
-from tests.support.hub import Hub, Person
+from tests.support.hub import RELEASE, Hub, Person
+from tests.support.machine import FIRST
 from tests.support.my_sessions import BASE, api, submit
 from tests.support.waiting import wait_until
 
@@ -76,3 +77,19 @@ def test_a_copy_is_another_session_of_its_owner(hub: Hub, ada: Person, eve: Pers
     again = mine("POST", "/sessions/ada/clone", json={"server": "copy"})
     assert (again.status_code, again.json()["code"]) == (HTTPStatus.CONFLICT, "refused")
     assert eve.client.get("/session/ada--copy/api").status_code == HTTPStatus.FORBIDDEN
+
+
+def test_a_copy_by_the_form_of_the_hub(hub: Hub, ada: Person, eve: Person) -> None:
+    write(hub, "ada", "by-form", "it")
+    form = ada.sees("/hub/spawn/ada/formed")
+    assert "a copy of that of ada<" in form and "of eve<" not in form
+    page = "/hub/spawn/ada/formed"
+    ada.send(page, page, profile=f"{RELEASE}/{FIRST}", copy_of="ada")
+    assert ada.reaches("/user/ada/formed/api") == "ada--formed"
+    assert Path(home_of(hub, "ada--formed"), "by-form").read_text() == "it"
+    assert hub.sessions.store.session("ada--formed").uid != hub.sessions.store.session("ada").uid
+    # Sessions of others are as if they weren't there.
+    theirs = "/hub/spawn/eve/formed"
+    told = eve.send(theirs, theirs, profile=f"{RELEASE}/{FIRST}", copy_of="ada").text
+    wait_until(lambda: "no session of yours" in eve.sees("/hub/spawn-pending/eve/formed") + told)
+    assert not hub.sessions.store.find("eve--formed")

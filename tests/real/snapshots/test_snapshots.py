@@ -82,7 +82,7 @@ def test_snapshots_whose_records_are_lost_are_listed_and_gone_back_to(sessions: 
     assert (ada.home / "notes").read_text() == "one"
     snapshot_actions.remove(lost, "ada", "doomed", "ada")
     assert [one.snapshot for one in snapshot_actions.listed(lost, "ada")] == [made]
-    # What isn't whole, or was written by somebody else, counts for nothing.
+    # A note that isn't whole, or that is about something else, counts for nothing.
     notes = snapshot_notes.folder_of(lost.homes.snapshot("ada", made.id).parents[1], "ada")
     assert [note.name for note in notes.iterdir()] == [made.id] and notes.stat().st_mode & 0o777 == 0o700
     (text,) = lost.homes.notes("ada")

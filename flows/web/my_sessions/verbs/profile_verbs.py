@@ -107,8 +107,8 @@ class BuildLog:
     problem: str
 
 
-def _view(own: OwnProfile, build: BuildStatus) -> Mine:
-    problem = printable(build.problem[:_PROBLEM])
+def _view(context: VerbContext, own: OwnProfile, build: BuildStatus) -> Mine:
+    problem = own_build_log.for_owner(context.settings, build.problem[:_PROBLEM])
     about = own.bundle, own.profile, own.release, own.at, own.offered, own.people
     return Mine(*about, build.state, build.before, build.at, problem)
 
@@ -116,7 +116,7 @@ def _view(own: OwnProfile, build: BuildStatus) -> Mine:
 def _views(context: VerbContext, every: Iterable[OwnProfile]) -> tuple[Mine, ...]:
     own = {one.bundle: one for one in every}
     builds = BuildRequests(context.database).statuses(own)
-    return tuple(_view(one, builds[name]) for name, one in own.items())
+    return tuple(_view(context, one, builds[name]) for name, one in own.items())
 
 
 def _list(context: VerbContext, caller: Caller, _: str, __: Nothing) -> tuple[Mine, ...]:

@@ -182,3 +182,16 @@ def test_packages_of_no_index_are_told_and_a_build_is_compared_by_name() -> None
     assert made.packages == {"here": "~=1.2.3"} and reasons(made)["gone"] is Reason.not_in_index
     assert not missing_in(made.packages, made.system, ["Here"], {"htop"})
     assert [left.name for left in missing_in(made.packages, made.system, (), ())] == ["here", "htop"]
+
+
+def test_packages_that_nothing_else_explains_came_with_an_extra() -> None:
+    dask = wanted("Dask", extras=(("array", "numpy"), ("frame", "Pandas"), ("frame", "numpy"), ("all", "distributed")))
+    came = (Package("numpy", "2.0"), Package("pandas", "2.2"), Package("pip", "24"))
+    made = decided(dask, *came)
+    assert made.extras == {"dask": ("array", "frame")} and made.packages == {"dask": "~=1.2.3"}
+    assert 'dask = {version = "~=1.2.3", extras = ["array", "frame"]}' in pipfile(made)
+    assert decided(dask, *came, wanted("other", needs=("numpy", "pandas"))).extras == {}
+    assert decided(dask, wanted("numpy"), Package("pandas", "2.2")).extras == {"dask": ("frame",)}
+    assert decided(dask, Package("pandas", "2.2")).extras == {}  # not all of it is there
+    odd = wanted("odd", extras=(('x"]\n', "numpy"), ("a" * 51, "numpy")))
+    assert decided(odd, Package("numpy", "2.0")).extras == {}

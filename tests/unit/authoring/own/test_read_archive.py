@@ -111,19 +111,19 @@ def test_a_name_twice_is_refused() -> None:
         read(tarred(tarfile.TarInfo("a"), tarfile.TarInfo("./a")))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        quine(),
-        b"",
-        b"no archive" * 1000,
-        tarred(**PLAIN)[:700],
-        zipped(PLAIN)[:-30],
-        b"PK",
-        gzip.compress(b"x" * 2000),
-        b"\x1f\x8b",
-    ],
-)
+BROKEN = {
+    "overlapping files": quine(),
+    "nothing": b"",
+    "noise": b"no archive" * 1000,
+    "a part of tar": tarred(**PLAIN)[:700],
+    "a part of zip": zipped(PLAIN)[:-30],
+    "the magic of zip": b"PK",
+    "a text in gzip": gzip.compress(b"x" * 2000),
+    "the magic of gzip": b"\x1f\x8b",
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
 def test_broken_archives_are_said_to_be_none(content: bytes) -> None:
     with pytest.raises(RefitError, match=r"no archive|is missing") as refused:
         if not read(content):
