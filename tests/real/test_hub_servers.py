@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from prefect.server.api.server import SubprocessASGIServer
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from typer.testing import CliRunner
 
+from flows.cli.main import app
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.core.settings.environment import variables
 from flows.core.settings.others import HubServers, OthersSettings
+from flows.migrate_sessions import migrate_sessions
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import State
@@ -18,6 +25,7 @@ from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.recovery import recover_all
 from flows.migrations.results import Result
 from flows.migrations.session_planner import SessionPlanner, plan_migration
+from flows.services.doctor_others import others
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.others.all_others import Others
 from flows.sessions.others.model import Owned
@@ -95,6 +103,26 @@ def test_it_is_seen_and_the_plan_says_what_is_left_out(scene: Scene) -> None:
     assert owned.runs and owned.session.image in scene.good and not owned.trouble
     (line,) = plan_migration([NAME], scene.other, scene.settings)
     assert line.action is Action.migrate and "JupyterHub ada" in line.why and "no snapshot of its home" in line.why
+
+
+def test_commands_list_it_and_plan_it_and_a_run_moves_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refit(*words: str) -> str:
+        result = CliRunner().invoke(app, words, env=variables(scene.settings), catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    image = scene.other
+    (listed,) = [one for one in json.loads(refit("session", "list", "--json")) if one["session"]["name"] == NAME]
+    assert listed["session"]["owned_by"] == "JupyterHub/ada/" and listed["running"] == "running"
+    assert NAME in refit("migrate", "plan", "--to", image)
+    for name, value in variables(scene.settings).items():
+        monkeypatch.setenv(name, value)
+    with SubprocessASGIServer() as server, temporary_settings({PREFECT_API_URL: server.api_url}):
+        (result,) = migrate_sessions([NAME], image)
+    assert result.moved, result
+    assert scene.is_on(image) and "cleaned" in refit("migrate", "history", NAME)
+    (found,) = others(scene.settings)
+    assert found.ok and "1 sessions of others are seen, 1 of them" in found.seen
 
 
 def test_the_hub_starts_it_with_the_new_image_and_its_other_options(scene: Scene) -> None:

@@ -18,12 +18,15 @@ import httpx2
 
 from flows.catalog.model import Access
 from flows.core.database import open_database
+from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.core.settings.cluster import ClusterSettings
 from flows.core.settings.policy import RolloutPolicy, Unavailable
 from flows.migrations.concurrency import ConcurrencyLimits, side_by_side
 from flows.migrations.executor import MoveExecutor
+from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision
+from flows.migrations.reconcile import foreseen
 from flows.migrations.recovery import recover_all
 from flows.migrations.results import Result
 from flows.migrations.session_planner import SessionPlanner
@@ -109,7 +112,14 @@ class Crowd:
         on = {session.name: session.image for session in executor.sessions.store.sessions()}
         other = dict((self.images, self.images[::-1]))
         lines = [Decision(name, Action.migrate, on[name], other[on[name]], agreed=True) for name in names or self.names]
-        return side_by_side(lines, executor.carry_out, ConcurrencyLimits(at_once, {}, lambda _: ()))
+
+        def move(line: Decision) -> Result:  # as `move_wave` does
+            try:
+                return executor.carry_out(line)
+            except RefitError as error:
+                return replace(foreseen(line), state=State.skipped, error=str(error))
+
+        return side_by_side(lines, move, ConcurrencyLimits(at_once, {}, lambda _: ()))
 
     def all_run(self) -> bool:
         """Whether the nodes have said of each Pod that it runs."""

@@ -87,7 +87,11 @@ class ApiServer:
                 raise Outage(answer)
             return answer
 
-        return self._through_outages(send)
+        first = not self._has_answered
+        answer = self._through_outages(send)
+        if first and (answer.status_code == httpx2.codes.TOO_MANY_REQUESTS or _has_failed(answer)):
+            return self._through_outages(send)  # it is there
+        return answer
 
     def _through_outages(self, call: Callable[[], _Done]) -> _Done:
         """The result of a call that raises `Outage`, or is refused a connection, while the API server is away.
