@@ -121,10 +121,10 @@ class ClusterHomes:
         return ()
 
     def note(self, session: str, id: str, text: str) -> None:
-        """Nothing: there is no snapshot."""
+        """Nothing: the object of the cluster that is the snapshot says what it is."""
 
     def notes(self, session: str) -> tuple[str, ...]:
-        """None: there is no snapshot."""
+        """None: the objects of the cluster say what their snapshots are."""
         return ()
 
     def forget(self, session: str, id: str) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flows.core.errors import RefitError, UnknownName
-from flows.migrations.snapshots import snapshot_actions
+from flows.core.settings import Settings
+from flows.core.settings.policy import RolloutPolicy
+from flows.migrations.rehearsal import Rehearsal
+from flows.migrations.snapshots import clone_session, snapshot_actions
 from flows.migrations.snapshots.clone_session import Wish, clone, remove_killed
+from flows.publishing.checks import Finding
 from flows.sessions.model import IllegalName, Running, Session
 from flows.sessions.store import NameTaken
 from tests.support.simulated.fleet import Fleet, fleet
@@ -123,3 +128,25 @@ def test_one_that_is_being_made_is_left_alone(sessions: Fleet, ada: Session) -> 
     sessions.world.meanwhile = look
     assert clone(sessions.settings, ada.name, Wish("ada2"), "ada").name == "ada2" and seen == [()]
     assert remove_killed(sessions.sessions) == ()
+
+
+def test_an_image_that_fails_its_rehearsal_leaves_nothing_unless_forced(
+    sessions: Fleet, ada: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, seen = sessions.image("new"), list[Session]()
+
+    def fail(_: Settings, __: object, made: Session, ___: object) -> Rehearsal:
+        seen.append(made)
+        return Rehearsal(made.name, made.image, (Finding("ide", False, "nothing answers"),))
+
+    monkeypatch.setattr(clone_session, "_pattern", lambda _, source, __: replace(source, image=other, generation=1))
+    monkeypatch.setattr(clone_session, "rehearse", fail)
+    settings = sessions.settings.model_copy(update={"migration": RolloutPolicy(rehearse=True)})
+    sessions.world.by_hand, before = False, home(sessions, ada.name)
+    with pytest.raises(RefitError, match="didn't pass its rehearsal") as told, sessions.world.person():
+        clone(settings, ada.name, Wish("ada2"), "ada")
+    assert told.value.why == "ide: nothing answers" and [one.home for one in seen] == [sessions.home("ada2")]
+    store = sessions.sessions.store
+    assert store.find("ada2") is None and not store.has_home("ada2") and home(sessions, ada.name) == before
+    with sessions.world.person():
+        assert clone(settings, ada.name, Wish("ada2", force=True), "ada").image == other
