@@ -64,10 +64,10 @@ def rows(
     faults = f"{what}, those of {', '.join(lost)} lost: {', '.join(filter(None, lost.values())) or 'none'}"
     return [
         Row(f"{what}: a plan, with a look at each", "s", "60 s", plan_seconds, plan_seconds <= 60),
-        Row(f"{what}: calls of a move, {AT_ONCE} away at a time, {moved} moved", "", "12", calls, calls <= CALLS),
+        Row(f"{what}: calls of a move, {AT_ONCE} away at a time, {moved} moved", "calls", "12", calls, calls <= CALLS),
         Row(f"{what}: all moves", "s", "all moved", seconds, all_moved, {"CPU of the API server": cpu}),
         Row(f"{what}: memory of Refit", "MB", "400 MB", memory / 1e6, memory <= MEMORY),
-        Row(faults, "", "none lost", float(sum(map(bool, lost.values()))), not any(lost.values())),
+        Row(faults, "faults", "none lost", float(sum(map(bool, lost.values()))), not any(lost.values())),
     ]
 
 

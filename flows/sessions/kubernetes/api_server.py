@@ -169,7 +169,7 @@ class ApiServer:
             ClusterError: the API server doesn't answer, or refuses.
         """
         with self._errors("get", resource):
-            answer = self._http.get("/".join(filter(None, ("", group, resource, quote(name, safe="")))))
+            answer = self._send("GET", "/".join(filter(None, ("", group, resource, quote(name, safe="")))))
         if answer.status_code == httpx2.codes.NOT_FOUND:
             return None
         return dict(self._checked(answer, "get", resource).json())
