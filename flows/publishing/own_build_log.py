@@ -25,6 +25,7 @@ MOST = 1 << 18  # bytes of a log
 PAGE = 1 << 16  # bytes that are read at once
 STAGE_LINES = 100
 _LINE = 400  # characters of a line of progress
+_FAILED = ("Error: building at STEP", "error building at STEP")
 _TAIL = 1 << 20  # bytes of the log of a stage that are looked at
 
 
@@ -69,8 +70,19 @@ def _end_of(logs: Path, stage: str, bundle: str) -> str:
         return ""
     with max(of_stage, key=lambda log: log.stat().st_mtime).open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
-        lines = [line for line in log.read(_TAIL).decode(errors="replace").splitlines() if not line.startswith("+ ")]
+        lines = said_by_steps(log.read(_TAIL).decode(errors="replace").splitlines())
     return "\n".join([f"The last lines of {stage}:", *lines[-STAGE_LINES:]])
+
+
+def said_by_steps(lines: list[str]) -> list[str]:
+    """The lines of a build's steps, up to buildah's word that one has failed. Pure.
+
+    Before and after these, Refit shows its own commands. Where buildah was ended, they begin with the first of these.
+    """
+    begin = next((number for number, line in enumerate(lines) if line.startswith("STEP ")), len(lines))
+    failed = [number for number, line in enumerate(lines) if line.startswith(_FAILED)]
+    commands = (number for number, line in enumerate(lines) if number > begin and line.startswith("+ "))
+    return lines[begin : failed[-1] + 1 if failed else next(commands, len(lines))]
 
 
 class _Log:

@@ -125,7 +125,12 @@ def test_a_killed_build_takes_no_hours_of_its_owner(requests: BuildRequests) -> 
 
 def test_its_log_has_progress_and_the_end_of_what_failed_and_nothing_of_others(settings: Settings) -> None:
     stages = settings.folder("logs", "stages")
-    (stages / "jupyter-mine-deb12-0123.log").write_text("a\x1b[2Jb\n" * 200 + f"+ rm -r {settings.home}\n")
+    (stages / "jupyter-mine-deb12-0123.log").write_text(
+        f"+ mount {settings.home}\n"
+        + "STEP 2\n"
+        + "a\x1b[2Jb\n" * 200
+        + "Error: building at STEP\n+ sh -c 'rm -r \nx'\n"
+    )
     (stages / "deb12-0123.log").write_text("of the operator\n")
     with pytest.raises(RefitError), own_build_log.written(settings, "ada", "mine"):
         progress.report("jupyter-mine-deb12", State.running, "STEP 1")
@@ -134,8 +139,10 @@ def test_its_log_has_progress_and_the_end_of_what_failed_and_nothing_of_others(s
             progress.report(stage, State.failed, "no")
         raise RefitError("It can't be built.", why=f"for this, in {settings.home}/x", hint="see /root/secret/place")
     text, end = own_build_log.read(settings, "ada", "mine", 0)
-    assert text.count("STEP 1") == 1 and text.count(r"a\x1b[2Jb") == 100 and "for this" in text
-    assert "in REFIT_HOME/x" in text and "rm -r" not in text
+    assert text.count("STEP 1") == 1 and text.count(r"a\x1b[2Jb") == 99 and "for this" in text
+    assert "in REFIT_HOME/x" in text and "rm -r" not in text and "mount" not in text
+    assert own_build_log.said_by_steps(["+ a", "STEP 1", "b", "+ rm", "c"]) == ["STEP 1", "b"]
+    assert own_build_log.said_by_steps(["+ a", "b"]) == []
     assert "of the operator" not in text and "secret" not in text and "\x1b" not in text
     assert own_build_log.read(settings, "ada", "mine", end) == ("", end)
     assert own_build_log.read(settings, "ada", "mine", end + 1)[0] == text  # a log that began anew
