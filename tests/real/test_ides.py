@@ -20,7 +20,6 @@ from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.images.build import Builder
 from flows.images.recipe import Assembler
-from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.notifications.notifier import Notifier
 from flows.migrations.planning.rollout import Action, Decision, Reason
@@ -30,9 +29,9 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore
 from tests.support.browser import open_page
-from tests.support.machine import FIRST, RegistryServer, build_all, home_with_gateway
+from tests.support.ide_images import IdeImages
+from tests.support.machine import RegistryServer, home_with_gateway
 from tests.support.moving import furnish, manifest, to
-from tests.support.variants import variant
 from tests.support.waiting import PATIENCE, PATIENTLY, wait_until
 
 pytestmark = pytest.mark.long
@@ -75,27 +74,11 @@ def opened(
     catalog: Catalog,
     assembler: Assembler,
 ) -> Opened:
-    ide = catalog.ides[request.param]
-    first = next(profile for profile in catalog.releases["2026a"].profiles if profile.stem == FIRST)
-    bundle = catalog.bundles.get(ide.name, first.bundle)
-    profile = replace(first, stem=f"{ide.name}-{bundle.name}-deb12-py311", ide=ide, bundle=bundle)
-    top = build_all(builder, assembler.chain(profile))[-1]
-    access = ide.config.access
-    images = [
-        variant(
-            settings,
-            Registry(settings),
-            top.digest,
-            f"{shared.repository}/stages",
-            name,
-            labels={"io.refit.access": access.model_dump_json()},
-        )
-        for name in ("old", "new")
-    ]
+    made = IdeImages(settings, shared, builder, catalog, assembler).build(request.param, "old", "new")
     sessions = Sessions.open(settings)
-    session = sessions.create("grace", profile.stem, "2026a", images[0], access)
+    session = sessions.create("grace", made.profile, "2026a", made.digests[0], made.access)
     request.addfinalizer(lambda: sessions.remove("grace", purge=True))
-    return Opened(sessions, session, images[1])
+    return Opened(sessions, session, made.digests[1])
 
 
 def test_an_ide_opens_below_its_prefix_with_its_token_and_not_without_and_moves(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 
 import pytest
@@ -24,10 +22,10 @@ from tests.support.lab import never_mind_the_server, open_terminal, type_in_term
 from tests.support.machine import FIRST, RegistryServer
 from tests.support.my_sessions import BASE
 from tests.support.people import OUT_SECONDS
+from tests.support.pictures import picture
 from tests.support.variants import JUPYTER, variant
 from tests.support.waiting import free_port, wait_until
 
-DOCS = Path(__file__).parents[2] / "docs"
 pytestmark = pytest.mark.long
 
 
@@ -73,15 +71,8 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-def picture(page: Page, name: str) -> None:
-    """With REFIT_DOCS_PICTURES, a picture of the docs is made anew."""
-    if os.environ.get("REFIT_DOCS_PICTURES"):
-        page.screenshot(path=DOCS / f"{name}.png", full_page=True)
-
-
 def accept_invitation(page: Page, link: str) -> None:
     page.goto(link)
-    picture(page, "invitation")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_label("The same again").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
@@ -91,7 +82,6 @@ def accept_invitation(page: Page, link: str) -> None:
 def start_session(page: Page, hub: Hub) -> None:
     """Start a session from the Hub's form; the waiting page leads to JupyterLab by itself."""
     page.goto(f"{hub.settings.gateway_url}/hub/spawn/ada")
-    picture(page, "hub-form")
     page.locator(f"input[value='{RELEASE}/{FIRST}']").check()
     page.get_by_role("button", name="Start").click()
     page.wait_for_url("**/session/ada/**")
@@ -141,10 +131,8 @@ def test_one_works_is_moved_and_shares_and_the_other_visits_until_that_ends(stor
     link = share_by_link(mine)
     accept_invitation(bens, hub.invited("ben"))
     bens.goto(link)
-    picture(bens, "accept-share")
     bens.get_by_role("button", name="Accept").click()
     expect(bens.get_by_role("button", name="Open the session")).to_be_visible()
-    picture(bens, "guest")
     closed: list[float] = []
     bens.on("websocket", lambda channel: _watch(channel, closed))
     bens.get_by_role("button", name="Open the session").click()
@@ -160,7 +148,6 @@ def test_one_works_is_moved_and_shares_and_the_other_visits_until_that_ends(stor
     assert began <= closed[0] <= revoked + OUT_SECONDS
     answer = bens.goto(f"{hub.settings.gateway_url}/session/ada/lab")
     assert answer and answer.status == 403
-    picture(bens, "refused")
     type_in_terminal(adas, story.session.home, "alone-again")
     visits = [one for one in History(hub.sessions.store.database).events("ada") if one.kind is Kind.visited]
     assert [one.by for one in visits if one.data["role"] == "shared"] == ["ben"]

@@ -8,16 +8,29 @@ from html import escape
 from flows.gateway import routes
 from flows.sessions.people.entitlements import Access, Role
 
+_LOOK = """<style>
+:root { color-scheme: light dark; --paper: #f4f6f8; --card: #fff; --ink: #1d2a36; --sea: #1f6f8b; --line: #dde4ea; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #10171d; --card: #18222b; --ink: #e6edf3; --sea: #5cb3cf; --line: #263440; }
+}
+body { margin: 0; padding: 1rem; background: var(--paper); color: var(--ink); font: 1rem/1.55 system-ui, sans-serif; }
+main { box-sizing: border-box; max-width: 40rem; margin: 8vh auto; padding: 1.6rem 2rem; overflow-wrap: anywhere;
+  background: var(--card); border: 1px solid var(--line); border-radius: .9rem; }
+h1 { margin: 0 0 .8rem; font-size: 1.35rem; line-height: 1.3; }
+a { color: var(--sea); }
+button { padding: .5rem 1rem; border: 0; border-radius: .55rem; background: var(--sea); color: var(--card);
+  font: inherit; font-weight: 600; cursor: pointer; }
+</style>"""
 _HOME = f'<p><a href="{routes.HUB}/home">Your own sessions</a></p>'
 
 
 def page(title: str, *paragraphs: str, after: str = _HOME) -> str:
     """A page of plain paragraphs, which are text, with something behind them, which is HTML."""
     told = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs)
-    look = "<style>body{font:16px/1.5 system-ui,sans-serif;max-width:40em;margin:3em auto;padding:0 1em}</style>"
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width">{look}<h1>{escape(title)}</h1>{told}{after}</html>'
+        f'<meta name="viewport" content="width=device-width">{_LOOK}'
+        f"<main><h1>{escape(title)}</h1>{told}{after}</main></html>"
     )
 
 
