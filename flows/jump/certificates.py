@@ -14,7 +14,7 @@ from flows.sessions.model import SSH_PORT, Running
 
 LOOK_SECONDS = 0.3
 # Seconds for which people aren't led to an sshd that shows no certificate yet.
-HELD_SECONDS = 8.0
+HELD_SECONDS = 6.0
 # Seconds until one that shows none by then is tried again.
 _AGAIN_SECONDS = 10.0
 # Sessions in a look, so that those that move needn't wait for all the others after this process was started anew.
@@ -30,16 +30,19 @@ class Certificates:
         self._shown: dict[str, tuple[str, int]] = {}
         self._held: dict[str, tuple[str, float]] = {}
         self._not_before: dict[tuple[str, str], float] = {}
+        self._addresses: dict[str, str] = {}
         self._begun = False
 
     def look(self) -> None:
         """Let some of the sshds show theirs that don't yet; once a day, one that is due is renewed."""
-        sessions, day = Sessions.open(self._settings, self._database), int(time.time() / _DAY)
-        addresses = sessions.ssh.addresses()
+        addresses, day = self._addresses, int(time.time() / _DAY)
         for name in self._shown.keys() - addresses.keys():
             del self._shown[name]
         left = [name for name, address in addresses.items() if self._shown.get(name) != (address, day)]
         left = [name for name in left if time.monotonic() >= self._not_before.get((name, addresses[name]), 0.0)]
+        if not left:
+            return
+        sessions = Sessions.open(self._settings, self._database)
         newest = sorted(left, key=lambda name: -self._held.get(name, ("", 0.0))[1])
         for name in newest[:_AT_ONCE]:
             if self._show(sessions, name, addresses[name]):
@@ -51,6 +54,7 @@ class Certificates:
     def ready(self, addresses: Mapping[str, str]) -> dict[str, str]:
         """Those of the addresses to which people may be led: all but those that are new and show no certificate yet."""
         now = time.monotonic()
+        self._addresses = dict(addresses)
         for name, address in addresses.items():
             if self._held.get(name, ("", 0.0))[0] != address:
                 self._held[name] = (address, now if self._begun else -HELD_SECONDS)
@@ -73,17 +77,16 @@ class Certificates:
             session = sessions.store.session(name)
         except UnknownName:  # it was removed just now
             return True
+        try:
+            containers = sessions.engine.containers(name)
+        except RefitError:
+            return False
+        if not containers:
+            return True
         # While it moves, the record still names the container that it leaves.
-        container = next((one for one in _up(sessions, name) if _address(sessions, one) == address), "")
-        return bool(container) and sessions.ssh.present(session, container)
-
-
-def _up(sessions: Sessions, name: str) -> list[str]:
-    """The containers of a session that run."""
-    try:
-        return [one.name for one in sessions.engine.containers(name) if one.running is Running.running]
-    except RefitError:
-        return []
+        up = (one.name for one in containers if one.running is Running.running)
+        here = next((one for one in up if _address(sessions, one) == address), "")
+        return bool(here) and sessions.ssh.present(session, here)
 
 
 def _address(sessions: Sessions, container: str) -> str:

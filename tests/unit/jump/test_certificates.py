@@ -11,7 +11,6 @@ from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.jump import certificates as module
 from flows.jump.certificates import Certificates
-from flows.sessions.ssh.session_access import Ssh
 
 
 @pytest.fixture
@@ -20,13 +19,10 @@ def certificates(tmp_path: Path) -> Certificates:
     return Certificates(settings, open_database(settings.database))
 
 
-def test_a_new_sshd_is_led_to_once_it_shows_its_certificate(
-    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_sshd_is_led_to_once_it_shows_its_certificate(certificates: Certificates) -> None:
     assert certificates.ready({"ada": "10.0.0.1"}) == {"ada": "10.0.0.1"}, "it was here before this process"
     moved = {"ada": "10.0.0.2", "bob": "10.0.0.3"}
     assert certificates.ready(moved) == {}
-    monkeypatch.setattr(Ssh, "addresses", lambda _: moved)
     certificates.look()  # no such session: there is nothing to wait for
     assert certificates.ready(moved) == moved
     assert certificates.ready({**moved, "ada": "10.0.0.4"}) == {"bob": "10.0.0.3"}
