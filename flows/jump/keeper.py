@@ -17,6 +17,7 @@ import psutil
 from sqlalchemy import Engine
 
 from flows.core.settings import Settings
+from flows.core.waiting import wait_until
 from flows.jump import rules
 from flows.jump.certificates import Certificates
 from flows.jump.rules import Login
@@ -118,8 +119,10 @@ class Keeper:
 
     def _wait_for(self, sessions: Collection[str]) -> None:
         """Let a login wait for a session that was here a moment ago: it moves, and is back within seconds."""
-        while any(time.monotonic() - self._away.get(name, -AWAY_SECONDS) < AWAY_SECONDS for name in sessions):
-            time.sleep(_PAUSE)
+        wait_until(lambda: not any(map(self._is_away, sessions)), seconds=AWAY_SECONDS, pause=_PAUSE)
+
+    def _is_away(self, session: str) -> bool:
+        return time.monotonic() - self._away.get(session, -AWAY_SECONDS) < AWAY_SECONDS
 
     def _write_hosts(self, addresses: Mapping[str, str]) -> None:
         led, now = self._certificates.ready(addresses), time.monotonic()
