@@ -74,7 +74,9 @@ def test_snapshots_whose_records_are_lost_are_listed_and_gone_back_to(sessions: 
     made = snapshot_actions.take(sessions, "ada", "ada", called="first", note="with a \x1b[2J note")
     doomed = snapshot_actions.take(sessions, "ada", "ada", called="doomed")
     (ada.home / "notes").write_text("two")
-    lost = opened(sessions._settings.model_copy(update={"database_url": f"sqlite:///{ada.home.parent}/other.db"}))
+    lost = opened(
+        sessions._settings.model_copy(update={"database_url": f"sqlite:///{sessions._settings.home}/other.db"})
+    )
     lost.store.bring_home_back("ada", ada.uid)
     lost.store.bring_back(ada, should_run=False)
     assert [one.snapshot for one in snapshot_actions.listed(lost, "ada")] == [made, doomed]
