@@ -102,7 +102,8 @@ def scene(cluster: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sc
         scene = Scene(settings, (images[0], images[1]), images[2], cluster.images["one"])
         scene.until_it_runs()
         yield scene
-        kubectl("delete", "notebooks", "--all", "--wait=false")
+        # With all that the controller made for them: a kind that goes first leaves it to nobody.
+        kubectl("delete", "notebooks", "--all", "--cascade=foreground", "--timeout=120s")
 
 
 def test_it_is_seen_with_its_owner_and_the_plan_says_what_is_left_out(scene: Scene) -> None:

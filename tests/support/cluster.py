@@ -80,14 +80,19 @@ def running() -> Iterator[None]:
         was_up = _is_up()
         kube("up", "2")
         os.environ["KUBECONFIG"] = str(FOLDER / "run" / "admin.kubeconfig")
+        _delete_namespace()  # of a run that was killed
         kubectl("create", "namespace", NAMESPACE)
         try:
             with _open_volumes():
                 yield
         finally:
-            kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
+            _delete_namespace()
             if not was_up:
                 kube("down")
+
+
+def _delete_namespace() -> None:
+    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
 
 
 def _is_up() -> bool:

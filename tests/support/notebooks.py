@@ -61,7 +61,7 @@ def controller() -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-        kubectl("delete", "crd", "notebooks.kubeflow.org", "--wait=false")
+        kubectl("delete", "crd", "notebooks.kubeflow.org", "--timeout=60s")
 
 
 def _reconcile() -> None:

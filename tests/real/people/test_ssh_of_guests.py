@@ -10,6 +10,7 @@ from time import monotonic
 import pytest
 
 from flows import services
+from flows.jump.sandbox import Sandbox
 from flows.sessions.model import SSH_PORT
 from flows.sessions.people.person_keys import PersonKeys
 from tests.support.hub import SERVICES, Hub, Person
@@ -52,6 +53,8 @@ def test_a_guest_who_is_in_by_ssh_is_out_when_the_share_ends(people: People, tmp
     wait_until(lambda: laptop.fingerprint in {key.fingerprint for key in ssh.people_keys("papers")})
     with greeter(9) as address:
         ssh.forwarder.point(ssh.port("papers"), f"{address}:{SSH_PORT}")
+        # An sshd that shows no certificate is one to which people are led after a while.
+        wait_until(lambda: address in Sandbox(hub.settings).hosts.read_text())
         laptop.configure()
         guest = laptop.open("-W", f"papers.refit:{SSH_PORT}", "jump.host.refit")
         try:
