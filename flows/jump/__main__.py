@@ -23,7 +23,7 @@ from flows.jump.authorized_keys_socket import AuthorizedKeysServer
 from flows.jump.certificates import LOOK_SECONDS as CERTIFICATE_SECONDS
 from flows.jump.certificates import Certificates
 from flows.jump.guests import Guests
-from flows.jump.keeper import LOOK_SECONDS, Keeper
+from flows.jump.keeper import LOOK_SECONDS, NEWCOMERS_SECONDS, Keeper
 from flows.jump.sandbox import Sandbox
 from flows.sessions.lifecycle import Sessions
 
@@ -66,6 +66,7 @@ def main() -> None:
     server = AuthorizedKeysServer(sandbox.socket, settings.jump_uid, keeper.answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     looks = Repeated(keeper.look, LOOK_SECONDS)
+    Repeated(keeper.look_at_newcomers, NEWCOMERS_SECONDS)
     Repeated(certificates.look, CERTIFICATE_SECONDS)
     Repeated(Guests(settings, database).look, GUESTS_SECONDS)
     sshd = sandbox.start()

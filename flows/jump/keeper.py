@@ -32,6 +32,10 @@ from flows.sessions.ssh.session_access import Ssh
 logger = logging.getLogger("refit.jump")
 
 LOOK_SECONDS = 0.5
+# Between looks at those who have just logged in: `ssh ada.refit true` is over before the next look at all of them.
+NEWCOMERS_SECONDS = 0.1
+# Seconds from a login in which the connection leads somewhere, if it ever does.
+_NEW_SECONDS = 10.0
 # Seconds for which logins wait for a session that has just gone. sshd waits for ten for an answer about a key.
 AWAY_SECONDS = 8.0
 _PAUSE = 0.1
@@ -58,6 +62,8 @@ class Keeper:
         self._certificates = certificates
         self._keys, self._grants = PersonKeys(database), Grants(database)
         self._connections: dict[int, Connection] = {}
+        # Process of a connection that hasn't been seen to lead anywhere yet → when it logged in.
+        self._newcomers: dict[int, float] = {}
         self._lock = threading.Lock()
         self._hosts = ""
         self._led: dict[str, str] = {}
@@ -85,6 +91,7 @@ class Keeper:
                 logger.warning("%s has %d connections, and gets no more", key.person, others)
                 return ""
             self._connections[process.pid] = Connection(process, login)
+            self._newcomers[process.pid] = time.monotonic()
         return rules.line(key.key, sessions)
 
     def look(self) -> None:
@@ -110,6 +117,24 @@ class Keeper:
             else:
                 logger.warning("a connection of %s ends: %s", login.person, why.value)
                 self._end(one)
+
+    def look_at_newcomers(self) -> None:
+        """Write into the history to whom people come who have just logged in, and may be gone in a moment."""
+        since = time.monotonic() - _NEW_SECONDS
+        with self._lock:
+            self._drop_ended()
+            self._newcomers = {
+                pid: at for pid, at in self._newcomers.items() if pid in self._connections and at > since
+            }
+            newcomers = [self._connections[pid] for pid in self._newcomers]
+        led = [(one, targets) for one in newcomers if (targets := _targets(one.process))]
+        if not led:
+            return
+        addresses, entitlements = self._ssh.addresses(), rights.entitlements(self._settings, self._database)
+        for one, targets in led:
+            self._note(one.login.person, targets, addresses, entitlements)
+            with self._lock:
+                self._newcomers.pop(one.process.pid, None)
 
     def connections(self) -> tuple[Login, ...]:
         """The logins of those who are in, or come in just now."""
