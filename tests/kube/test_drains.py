@@ -18,7 +18,7 @@ from flows.sessions.kubernetes import manifests
 from flows.sessions.model import Running
 from tests.support.cluster import FOLDER, NAMESPACE, Lab, kube, kubectl
 from tests.support.cluster_moves import NAME, ClusterScene, cluster_scene
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.long]
 # Kubernetes gives a Pod on a node of which nobody hears 300 s, unless it says otherwise.
@@ -169,7 +169,8 @@ def test_a_session_on_a_dead_node_comes_up_elsewhere_when_kubernetes_lets_go_of_
         asked.mind()  # the Pod may still write there, as far as Kubernetes knows
         assert uids() == first
         kubectl("delete", "node", node)
-        wait_until(lambda: asked.mind() == () and scene.sessions.show(NAME).running is Running.running)
+        # Kubernetes looks for Pods of nodes that are gone every 20 s, and waits for 40 s more until it removes one.
+        wait_until(lambda: asked.mind() == () and scene.sessions.show(NAME).running is Running.running, 4 * PATIENCE)
         assert uids() != first and node_of() != node
         assert scene.files() == files
     finally:
