@@ -79,6 +79,18 @@ def test_ports_and_addresses_change_while_it_runs(forwarder: tuple[Forwarder, in
     assert early.reaches(servers[0])
 
 
+def test_ports_that_come_one_right_after_the_other_all_lead_somewhere(
+    forwarder: tuple[Forwarder, int], servers: tuple[str, str]
+) -> None:
+    """HAProxy takes no orders while it reads its ports anew."""
+    told, first = forwarder
+    for count in range(2, 9):
+        ports = range(first, first + count)
+        told.listen(ports)
+        told.point(ports[-1], servers[count % 2])
+        assert Person(ports[-1]).reaches(servers[count % 2])
+
+
 @pytest.mark.long
 def test_who_comes_while_a_session_is_away_waits_for_it(
     forwarder: tuple[Forwarder, int], servers: tuple[str, str]

@@ -13,6 +13,7 @@ from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from threading import Thread
 
+from flows.core.atomic_files import write_whole
 from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.jump import client_files
@@ -66,7 +67,8 @@ class Laptop:
         text = (self.folder / ".ssh" / "refit" / "config").read_text().replace("~/.ssh/refit/known_hosts", str(known))
         alone = f"Host *\n  IdentityFile {self.key}\n  IdentityAgent none\n  IdentitiesOnly yes\n  BatchMode yes\n"
         # That of the jump host is checked, too.
-        config.write_text(f"{text}\n{alone}  UserKnownHostsFile {known}\n  StrictHostKeyChecking yes\n")
+        whole = f"{text}\n{alone}  UserKnownHostsFile {known}\n  StrictHostKeyChecking yes\n"
+        write_whole(config, whole)  # a program of ssh that was called just now may be reading it
         return f"ssh -F {shlex.quote(str(config))}"
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:

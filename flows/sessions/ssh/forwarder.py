@@ -7,10 +7,10 @@ Connections that come while a session is in no container wait for `WAIT`.
 
 from __future__ import annotations
 
-import operator
 import os
+import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,9 @@ from flows.core.waiting import wait_until
 
 WAIT = "5s"
 RELOAD_SECONDS = 10.0
+# Seconds without effect, after which it is told once more to read its ports.
+_AGAIN_SECONDS = 2.0
+_LOOK_SECONDS = 0.05
 _ANSWER_SECONDS = 5.0
 _PORTS, _ADDRESSES = "ports.cfg", "addresses"
 _COMMANDS, _MASTER, HEALTH = "commands.sock", "master.sock", "health.sock"
@@ -106,8 +109,7 @@ class Forwarder:
                 return
             (self.folder / _ADDRESSES).touch(mode=0o600)  # it doesn't start without
             write_whole(self.folder / _PORTS, text, private=True)
-            if self._tell(_MASTER, "reload\n") is not None:
-                _wait_for(numbers)
+            self._reload(numbers)
 
     def point(self, port: int, address: str) -> None:
         """Let a port lead to this address (`host:port`) from now on; without one it leads nowhere."""
@@ -119,6 +121,36 @@ class Forwarder:
             text = written({**addresses, port: address})
             write_whole(self.folder / _ADDRESSES, text, private=True)
             self._replace(text)
+
+    def _reload(self, ports: Collection[int]) -> None:
+        """Let it read its ports, if it runs.
+
+        It takes no order while it reads, and may end the connection by which it was told, so its answer says nothing.
+        """
+        if not (before := self._worker()):
+            return
+
+        def is_renewed() -> bool:
+            return self._worker() not in {"", before} and all(map(_listens, ports))
+
+        def takes_effect() -> bool:
+            self._tell(_MASTER, "reload\n")
+            return wait_until(is_renewed, seconds=_AGAIN_SECONDS, pause=_LOOK_SECONDS)
+
+        if not wait_until(takes_effect, seconds=RELOAD_SECONDS, pause=0.0):
+            silent = [str(port) for port in ports if not _listens(port)]
+            raise RefitError(
+                f"The forwarder for ssh doesn't listen on port {', '.join(silent)}."
+                if silent
+                else "The forwarder for ssh didn't read its ports.",
+                why="Another program may have taken the port." if silent else "It goes on with those that it had.",
+                hint="`refit status` names its log.",
+            )
+
+    def _worker(self) -> str:
+        """The number of the process that serves its ports; empty: it doesn't run."""
+        told = re.search("^Pid: ([0-9]+)$", self._tell(_COMMANDS, "show info\n") or "", re.MULTILINE)
+        return told[1] if told else ""
 
     def _replace(self, text: str) -> None:
         """All addresses at once, so that none is missing for a moment."""
@@ -170,19 +202,6 @@ def parse(text: str) -> dict[int, str]:
 def written(addresses: Mapping[int, str]) -> str:
     """The text that `parse` reads; ports that lead nowhere are left out. Pure."""
     return "".join(f"{port} {address}\n" for port, address in sorted(addresses.items()) if address)
-
-
-def _wait_for(ports: Iterable[int]) -> None:
-    ports = tuple(ports)
-    silent = wait_until(
-        lambda: [port for port in ports if not _listens(port)], enough=operator.not_, seconds=RELOAD_SECONDS, pause=0.05
-    )
-    if silent:
-        raise RefitError(
-            f"The forwarder for ssh doesn't listen on port {silent[0]}.",
-            why="Another program may have taken the port.",
-            hint="`refit status` names its log.",
-        )
 
 
 def _listens(port: int) -> bool:

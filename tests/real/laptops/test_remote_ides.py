@@ -27,8 +27,9 @@ SERVER = """
 import functools, http.server, os, socketserver, sys
 handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=os.path.expanduser("~/ide"))
 if len(sys.argv) > 1:
-    server = socketserver.UnixStreamServer(sys.argv[1], handler)
+    server = socketserver.ThreadingUnixStreamServer(sys.argv[1], handler)
     server.get_request = lambda: (socketserver.UnixStreamServer.get_request(server)[0], ("", 0))
+    print(f"listeningOn=={sys.argv[1]}==", flush=True)
 else:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     print(f"listeningOn=={server.server_address[1]}==", flush=True)
@@ -61,13 +62,17 @@ def opened(laptop: Laptop, *words: str, stdin: str = "") -> Iterator[subprocess.
         program.communicate()
 
 
-def port_of(program: subprocess.Popen[str]) -> int:
-    """The port inside the session that its output tells."""
+def told_by(program: subprocess.Popen[str]) -> str:
+    """The port or socket inside the session on which its server listens, as its output tells."""
     assert program.stdout and program.stderr
     for line in program.stdout:
-        if told := re.search("listeningOn==([0-9]+)==", line):
-            return int(told[1])
-    raise AssertionError(program.stderr.read())
+        if told := re.search("listeningOn==([^=]+)==", line):
+            return told[1]
+    raise AssertionError(f"ended with {program.wait()}: {program.stderr.read()}")
+
+
+def port_of(program: subprocess.Popen[str]) -> int:
+    return int(told_by(program))
 
 
 def through_socks(proxy: int, port: int, path: str) -> bytes:
@@ -100,10 +105,12 @@ def test_vs_code_and_jetbrains_reach_ports_and_sockets_of_the_session(ada: Lapto
         inside, outside, place = port_of(ssh), free_port(), ada.folder / "ide.sock"
         remote = "/tmp/ide.sock"
         with (
-            opened(ada, "-T", "ada.refit", f"exec python3 ~/ide/server.py {remote}"),
+            opened(ada, "-T", "ada.refit", f"exec python3 ~/ide/server.py {remote}") as second,
             opened(ada, "-N", "-L", f"{outside}:127.0.0.1:{inside}", "-L", f"{place}:{remote}", "ada.refit"),
         ):
-            wait_until(lambda: not free(outside))
+            # Each try before it listens is a line of ssh's, and nobody reads these: a full pipe stops ssh.
+            assert told_by(second) == remote
+            wait_until(lambda: not free(outside) and place.exists())
             with urlopen(f"http://127.0.0.1:{outside}/version", timeout=SECONDS) as answer:
                 assert answer.read() == b"served in a session\n"
             asked = ("curl", "-sS", "--unix-socket", str(place), "http://session/version")
