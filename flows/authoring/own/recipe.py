@@ -29,6 +29,7 @@ _SECTIONS = ("packages", "requires")
 _EXTENDS = re.compile(r"extends:[ \t]*[a-z0-9]{1,30}[ \t]*")
 _INSTRUCTION = re.compile(r"[ \t]*(RUN|ENV)[ \t]+(?!--)\S", re.IGNORECASE)
 _TEXT_BYTES = 100_000
+_TEMPLATE = ("{{", "{%", "{#")
 
 
 def mistakes(files: Mapping[str, bytes]) -> Iterator[Mistake]:
@@ -45,6 +46,8 @@ def mistakes(files: Mapping[str, bytes]) -> Iterator[Mistake]:
             yield from _config(path, text)
         elif PIPFILE.fullmatch(path):
             yield from _pipfile(path, text)
+        elif path == CUSTOM and not any(mark in text for mark in _TEMPLATE):
+            yield from instructions(text)  # of a template they are known once it is rendered
     for needed in ("display.txt", "bundle.yaml"):
         if needed not in files:
             yield Mistake(Path(needed), 0, "this file is missing")

@@ -127,3 +127,15 @@ def test_run_and_env_are_instructions_of_ones_own(text: str) -> None:
 )
 def test_instructions_that_reach_further_are_refused(text: str, line: int) -> None:
     assert line in [mistake.line for mistake in recipe.instructions(text)]
+
+
+def test_all_mistakes_of_all_files_are_told_at_once() -> None:
+    wrong = {
+        "bundle.yaml": "extends: minimal\nrelease: 1\n",
+        "py311/Pipfile": '[packages]\nsix = {git = "https://example.invalid"}\n\n[[source]]\nurl = "x"\n',
+        "custom/custom.snippet.j2": "RUN true\nCOPY a b\n",
+    }
+    told = [mistake.partition(": ")[0] for mistake in said(**wrong)]
+    assert told == ["bundle.yaml:2", "custom/custom.snippet.j2:2", "py311/Pipfile:2", "py311/Pipfile:4"]
+    template = {**wrong, "custom/custom.snippet.j2": "{% if true %}\nCOPY a b\n{% endif %}\n"}
+    assert not any("custom" in mistake for mistake in said(**template)), "it is rendered first"
