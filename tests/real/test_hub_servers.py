@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import httpx
 import pytest
 from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -34,7 +35,7 @@ from tests.support.cluster_faults import DisturbedJournal
 from tests.support.hub_of_others import POOR, TOKEN, HubOfOthers, hub_of_others
 from tests.support.machine import home_with_gateway
 from tests.support.processes import in_a_process
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENTLY, wait_until
 
 _LABELS = {
     "io.refit.profile": "light-minimal-deb12-py311",
@@ -147,6 +148,17 @@ def test_a_kernel_that_works_or_a_terminal_keeps_it_from_being_stopped(scene: Sc
     result = MoveExecutor.open(scene.settings).carry_out(scene.line(scene.other))
     (scene.hub.folder / sign).unlink()
     assert result.state is State.deferred and scene.is_on(before), result
+
+
+def test_a_server_is_shown_no_token_that_is_good_for_anything_else(scene: Scene) -> None:
+    (scene.hub.folder / "shown").unlink(missing_ok=True)
+    assert MoveExecutor.open(scene.settings).carry_out(scene.line(scene.other)).state is State.cleaned
+    shown = {*(scene.hub.folder / "shown").read_text().split("\n")} - {""}
+    assert shown and not any(TOKEN in each for each in shown)
+    for each in shown:
+        told = httpx.get(f"{scene.hub.api}/user", headers={"Authorization": each}, **PATIENTLY).json()
+        name_alone = {"read:users:name!user=ada", "read:users:groups!user=ada"}
+        assert {*told["scopes"]} - name_alone == {"access:servers!server=ada/"}, told
 
 
 def test_its_person_who_starts_it_in_the_middle_keeps_it(scene: Scene) -> None:

@@ -17,7 +17,7 @@ from flows.gateway.proxy import NODE
 from tests.support.machine import ROOT
 from tests.support.waiting import PATIENTLY, free_port, wait_until
 
-SCOPES = ("list:users", "read:servers", "start:servers", "delete:servers", "access:servers")
+SCOPES = ("list:users", "read:servers", "start:servers", "delete:servers", "tokens")
 TOKEN, POOR = "the-token-of-refit", "the-token-of-nobody"
 _CONFIGURATION = """
 import sys

@@ -48,6 +48,8 @@ class _Server(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer as Jupyter does; the file `busy` says that a kernel works."""
         path = self.path.partition("?")[0].removeprefix(self.below.rstrip("/"))
+        with (self.folder / "shown").open("a") as shown:
+            shown.write(f"{self.headers.get('Authorization', '')}\n")
         busy = (self.folder / "busy").exists()
         kernel = {"id": "1", "name": "python3", "execution_state": "busy", "last_activity": self.began}
         told: dict[str, Any] = {

@@ -11,8 +11,8 @@ from typing import Any
 from flows.core.errors import RefitError
 from flows.sessions.activity.evidence import Kernel, Look
 
-# The scopes of a token that sees servers, stops and starts them, and asks them whether anybody works there.
-NEEDED = ("list:users", "read:servers", "start:servers", "delete:servers", "access:servers")
+# The scopes of a token that sees servers, stops and starts them, and makes the tokens with which each server is asked.
+NEEDED = ("list:users", "read:servers", "start:servers", "delete:servers", "tokens")
 _TAIL = 300
 
 
@@ -62,6 +62,15 @@ def lacking(scopes: Collection[str]) -> tuple[str, ...]:
     """The scopes that a token lacks; one that holds for a group or a person alone counts as there."""
     there = {scope.partition("!")[0] for scope in scopes}
     return tuple(scope for scope in NEEDED if scope not in there)
+
+
+def entrance(of: HubServer, seconds: int) -> dict[str, object]:
+    """The request for a token of a person that opens one of their servers, and nothing else, for some seconds."""
+    return {
+        "expires_in": seconds,
+        "note": "Refit looks whether anybody works there",
+        "scopes": [f"access:servers!server={of.user}/{of.name}"],
+    }
 
 
 def role(scopes: Sequence[str]) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
-from flows.catalog.model import Access
 from flows.core import fence, outside
 from flows.core.database import now
 from flows.core.errors import RefitError
@@ -22,15 +22,17 @@ from flows.sessions.activity.evidence import Look
 from flows.sessions.ide import asking
 from flows.sessions.ide.jupyter import Jupyter, wait_answer
 from flows.sessions.model import Session
-from flows.sessions.others.hub_answers import NEEDED, HubServer, lacking, look_of, refused, role, servers_of
-from flows.sessions.others.images import OwnImages
-from flows.sessions.others.model import WRITTEN, Owned, SomebodyElse, Stopped, name_of, owner_of
+from flows.sessions.others.hub_answers import NEEDED, HubServer, entrance, lacking, look_of, refused, role, servers_of
+from flows.sessions.others.images import OwnImages, session_on
+from flows.sessions.others.model import OF_HUB, WRITTEN, Owned, SomebodyElse, Stopped, name_of, owner_of
 
 # In `Session.environment`: the options with which its owner started the server, for the way back.
 _OPTIONS = "options"
 _PAUSE_SECONDS = 0.5
 _CELL, _CELL_SAYS = "6 * 7", "42"
 _TOKEN_BYTES = 4096
+# A token for a server is good for so long, and is used for less.
+_ENTRANCE_SECONDS, _USED_SECONDS = 3600, 3000.0
 _STOPPED_ALREADY = (HTTPStatus.NO_CONTENT, HTTPStatus.ACCEPTED, HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST)
 
 
@@ -49,6 +51,7 @@ class HubServers:
         self._api, self._token_file, self._option = told.api, told.token_file, told.image_option
         self._seconds, self._ready_seconds = told.start_minutes * 60, settings.ready_timeout_seconds
         self._images = OwnImages(settings)
+        self._entrances: dict[tuple[str, str], tuple[float, str]] = {}
 
     @cached_property
     def _token(self) -> str:
@@ -66,16 +69,23 @@ class HubServers:
 
     @cached_property
     def _client(self) -> httpx.Client:
-        headers = {"Authorization": f"token {self._token}"}
-        made = httpx.Client(
-            base_url=self._api,
-            headers=headers,
-            trust_env=False,
-            verify=outside.trusted_by_default(self._api),
-            timeout=30.0,
-        )
+        return self._client_with(self._token)
+
+    def _client_with(self, token: str) -> httpx.Client:
+        headers = {"Authorization": f"token {token}"}
+        verify = outside.trusted_by_default(self._api)
+        made = httpx.Client(headers=headers, trust_env=False, verify=verify, timeout=30.0)
         outside.keep_deadlines(made)
         return made
+
+    def _entrance(self, of: HubServer) -> str:
+        """A token that opens this server alone, for a server may keep whatever it is shown."""
+        made, token = self._entrances.get((of.user, of.name), (-math.inf, ""))
+        if time.monotonic() - made > _USED_SECONDS:
+            made, path = time.monotonic(), f"/users/{quote(of.user, safe='')}/tokens"
+            token = str(self._ask("POST", path, json=entrance(of, _ENTRANCE_SECONDS)).json()["token"])
+            self._entrances[of.user, of.name] = made, token
+        return token
 
     def _ask(self, method: str, path: str, *accepted: int, **options: Any) -> httpx.Response:
         if method != "GET":
@@ -121,15 +131,9 @@ class HubServers:
             trouble = f"its Hub doesn't say on which image it is: its options have no {self._option!r}"
         elif image is None:
             trouble = f"its image isn't one of Refit's: {of.image}"
-        session = Session(
-            name=name_of("hub", of.user, *([of.name] if of.name else [])),
-            profile=image.profile if image else "",
-            release=image.release if image else "",
-            image=image.digest if image else "",
-            uid=0,
-            home=Path(),
-            token_file=Path(),
-            access=image.access if image else Access(),
+        session = session_on(
+            image,
+            name=name_of(OF_HUB, of.user, *([of.name] if of.name else [])),
             environment={WRITTEN: of.image, _OPTIONS: json.dumps(of.options, sort_keys=True)},
             owned_by=f"{self.kind}/{quote(of.user, safe='')}/{quote(of.name, safe='')}",
         )
@@ -152,16 +156,19 @@ class HubServers:
 
     def look(self, session: Session) -> Look:
         """Ask the server itself, through the Hub's proxy: for its kernels, its terminals, and when it was last used."""
-        url = self._url(self._server(session))
+        server = self._server(session)
         told: dict[str, Any] = {}
-        for path in ("status", "kernels", "terminals"):
-            try:
-                answer = asking.ask(self._client, "GET", f"{url}/api/{path}?no_track_activity=1", seconds=30.0)
-            except httpx.HTTPError as error:
-                raise RefitError(f"The {owner_of(session)} doesn't answer.", why=str(error)) from error
-            if not answer.is_success:
-                raise RefitError(f"The {owner_of(session)} answers {answer.status_code} to /api/{path}.")
-            told[path] = answer.json()
+        with self._client_with(self._entrance(server)) as client:
+            for path in ("status", "kernels", "terminals"):
+                url = f"{self._url(server)}/api/{path}?no_track_activity=1"
+                try:
+                    answer = asking.ask(client, "GET", url, seconds=30.0)
+                except httpx.HTTPError as error:
+                    raise RefitError(f"The {owner_of(session)} doesn't answer.", why=str(error)) from error
+                if not answer.is_success:
+                    self._entrances.pop((server.user, server.name), None)
+                    raise RefitError(f"The {owner_of(session)} answers {answer.status_code} to /api/{path}.")
+                told[path] = answer.json()
         return look_of(now().timestamp(), told)
 
     def _url(self, of: HubServer) -> str:
@@ -226,7 +233,7 @@ class HubServers:
         if session.access.protocol != "jupyter":
             wait_answer(url + session.access.health, limit)
             return ""
-        jupyter = Jupyter(url, self._token)
+        jupyter = Jupyter(url, self._entrance(server))
         jupyter.wait_ready(session.access.health, limit)
         if (said := jupyter.execute(_CELL).strip()) != _CELL_SAYS:
             raise RefitError(f"A kernel answered {said!r} to {_CELL!r}.")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from flows.catalog.model import Access
 from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.publishing.publish import access_of
 from flows.sessions.kubernetes.manifests import ClusterOptions
+from flows.sessions.model import Session
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,22 @@ class OwnImage:
     profile: str
     release: str
     access: Access
+
+
+def session_on(image: OwnImage | None, *, name: str, environment: Mapping[str, str], owned_by: str) -> Session:
+    """A session of somebody else's as Refit writes it: on one of its images, or on another. Its home is its owner's."""
+    return Session(
+        name=name,
+        profile=image.profile if image else "",
+        release=image.release if image else "",
+        image=image.digest if image else "",
+        uid=0,
+        home=Path(),
+        token_file=Path(),
+        access=image.access if image else Access(),
+        environment=dict(environment),
+        owned_by=owned_by,
+    )
 
 
 class OwnImages:

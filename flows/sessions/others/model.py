@@ -14,6 +14,8 @@ from flows.sessions.overview import Status
 
 # In `Session.environment` of such a session: the name of its image as its owner wrote it, to which the way back leads.
 WRITTEN = "written"
+# The first part of the names of all servers of a Hub.
+OF_HUB = "hub"
 _PLAIN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
 
 
@@ -107,6 +109,11 @@ def name_of(*parts: str) -> str:
         return whole
     told = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
     return f"{nearest_legal(whole)[: LONGEST_NAME - 9].rstrip('-') or 'session'}-{told}"
+
+
+def name_of_notebook(namespace: str, name: str) -> str:
+    """The name of a Notebook, which none of a Hub's servers has."""
+    return name_of("notebook", namespace, name) if namespace == OF_HUB else name_of(namespace, name)
 
 
 def owner_of(session: Session) -> str:

@@ -71,11 +71,6 @@ def notebook(told: Mapping[str, Any]) -> Notebook:
     )
 
 
-def image_of(told: Mapping[str, Any]) -> str:
-    """The name of the image that a Notebook asks for."""
-    return notebook(told).image
-
-
 @dataclass(frozen=True)
 class NotebookPod:
     """The Pod of a Notebook.

@@ -27,8 +27,8 @@ from flows.sessions.kubernetes.manifests import ClusterOptions
 from flows.sessions.kubernetes.programs import output_of, talk
 from flows.sessions.model import PREFIX, Session
 from flows.sessions.others import prove_inside
-from flows.sessions.others.images import OwnImages
-from flows.sessions.others.model import WRITTEN, Owned, SomebodyElse, Stopped, name_of, owner_of
+from flows.sessions.others.images import OwnImages, session_on
+from flows.sessions.others.model import WRITTEN, Owned, SomebodyElse, Stopped, name_of_notebook, owner_of
 from flows.sessions.others.notebook_records import OF_NOTEBOOK, Notebook, NotebookPod, exchange, notebook, pod, pod_of
 
 _PROOF = Path(prove_inside.__file__)
@@ -67,15 +67,9 @@ class Notebooks:
         image = self._images.of(of.image, current.digest if current else "") if of.place >= 0 else None
         trouble = of.trouble or ("" if image else f"its image isn't one of Refit's: {of.image}")
         path = its.prefix if its else ""
-        session = Session(
-            name=name_of(of.namespace, of.name),
-            profile=image.profile if image else "",
-            release=image.release if image else "",
-            image=image.digest if image else "",
-            uid=0,
-            home=Path(),
-            token_file=Path(),
-            access=image.access if image else _NO_ACCESS,
+        session = session_on(
+            image,
+            name=name_of_notebook(of.namespace, of.name),
             environment={WRITTEN: of.image, **({PREFIX: path} if path else {})},
             owned_by=f"{self.kind}/{of.namespace}/{of.name}/{of.uid}",
         )

@@ -10,7 +10,7 @@ from flows.sessions.activity.evidence import Verdict
 from flows.sessions.activity.verdict import judge
 from flows.sessions.model import LONGEST_NAME, check_name
 from flows.sessions.others import hub_answers, notebook_records
-from flows.sessions.others.model import name_of
+from flows.sessions.others.model import OF_HUB, name_of, name_of_notebook
 
 AT = 1_800_000_000.0
 LONG_AGO = "2026-11-26T05:00:00+00:00"
@@ -61,6 +61,11 @@ def test_each_has_a_name_of_its_own_that_sessions_can_have(parts: tuple[str, ...
 def test_names_that_look_alike_are_told_apart() -> None:
     alike = [("a--b", "c"), ("a", "b--c"), ("A", "b--c"), ("a", "b", "c")]
     assert len({name_of(*parts) for parts in alike}) == len(alike)
+
+
+@pytest.mark.parametrize("namespace", ["hub", "notebook", "hub--ada", "team"])
+def test_a_notebook_has_the_name_of_no_server_of_a_hub(namespace: str) -> None:
+    assert name_of_notebook(namespace, "ada") not in {name_of(OF_HUB, "ada"), name_of(OF_HUB, "ada", "ada")}
 
 
 def status(**more: Any) -> dict[str, Any]:
