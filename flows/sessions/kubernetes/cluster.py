@@ -36,7 +36,7 @@ from flows.sessions.kubernetes.refusals import (
 from flows.sessions.kubernetes.streams import Program, ProgramEnded, begun_by_a_line, socket
 
 _PAGE = 500  # objects of one answer
-_STREAM_SECONDS = 300.0  # a server that follows tells at least once in a minute that nothing happens
+_STREAM_SECONDS = 120.0  # a server that follows tells at least once in a minute that nothing happens
 # A connection to a program in a Pod: in it, a kubelet is restarted, or an answer lost.
 _CONNECT_SECONDS = 20.0
 _MANAGER = "refit"

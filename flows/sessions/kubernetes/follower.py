@@ -13,19 +13,21 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from threading import RLock, Thread
 from typing import Any, Protocol
 
 import httpx2
 
-from flows.core.waiting import rest
+from flows.core.waiting import forever
 from flows.sessions.kubernetes import records
 from flows.sessions.kubernetes.manifests import KIND, SESSION
 from flows.sessions.kubernetes.refusals import ClusterError
 
 _ENOUGH = 20
-_WATCH_SECONDS, _PAUSE_SECONDS = 240, 1.0
+_WATCH_SECONDS = 240
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 _FOLLOWED = {"pods": "session", "configmaps": "record"}
 
 Told = Mapping[str, Any]
@@ -137,17 +139,27 @@ class Follower:
                         by_name[name] = (by_name[name][0], None)
 
     def _follow(self, resource: str) -> None:
+        def failed(_: Exception) -> None:
+            """Nothing: questions go to the API server meanwhile, which says what is wrong."""
+
+        task = partial(self._follow_once, resource)
+        forever(task, failed, pause=_PAUSE_SECONDS, longest=_LONGEST_PAUSE_SECONDS)
+
+    def _follow_once(self, resource: str) -> None:
+        """Follow from a new list on, until the API server has forgotten what changed since the last news.
+
+        Raises:
+            ClusterError: it refuses.
+            httpx2.HTTPError: it doesn't answer.
+        """
         kind = self._kinds[resource]
-        while True:
-            try:
-                version = self._listed(resource)
-                kind.live = True
-                while version:
-                    version = self._watched(resource, version)
-            except (ClusterError, httpx2.HTTPError, ValueError, KeyError):
-                pass
+        try:
+            version = self._listed(resource)
+            kind.live = True
+            while version:
+                version = self._watched(resource, version)
+        finally:
             kind.live = False
-            rest(_PAUSE_SECONDS)
 
     def _listed(self, resource: str) -> str:
         """Know all objects of a kind; returns the version of the list."""
@@ -157,9 +169,9 @@ class Follower:
             for one in told["items"]:
                 there.add(one["metadata"]["name"])
                 self.saw(resource, one)
-            if not (rest := told["metadata"].get("continue")):
+            if not (more := told["metadata"].get("continue")):
                 break
-            params["continue"] = rest
+            params["continue"] = more
         version = str(told["metadata"]["resourceVersion"])
         with self._lock:  # what was removed while nobody followed
             for by_name in self._kinds[resource].objects.values():
@@ -173,8 +185,10 @@ class Follower:
         params = {"labelSelector": f"{KIND}={_FOLLOWED[resource]}", "resourceVersion": version}
         more = {"watch": "1", "timeoutSeconds": str(_WATCH_SECONDS), "allowWatchBookmarks": "true"}
         with self._server.stream(resource, **params, **more) as answer:
-            if answer.is_error:
+            if answer.status_code == httpx2.codes.GONE:
                 return ""
+            if answer.is_error:
+                raise ClusterError(f"The API server refuses to tell of changes of {resource}: {answer.status_code}.")
             for line in answer.iter_lines():
                 event = json.loads(line)
                 if event["type"] == "ERROR":
