@@ -40,6 +40,10 @@ _WHAT = {
         "{path!r} can't be read by its own user, so that nobody can copy the home.",
         "let its owner call `chmod u+r` for it, for a folder `chmod u+rx`.",
     ),
+    home_program.FAILED: (
+        "The home can't be copied or compared: {path}",
+        "see that its volume has room and no errors, and try again.",
+    ),
 }
 
 

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 # A file with several names → the first of them that was copied.
 Names = dict[tuple[int, int], str]
-MISSING, LINK, THERE, UNREADABLE = 3, 4, 5, 6
+MISSING, LINK, THERE, UNREADABLE, FAILED = 3, 4, 5, 6, 7
 MOST, CHUNK = 1000, 1 << 20
+# Calls of functions in each other. A path has 4096 bytes at most, so there are 2048 folders in each other at most.
+DEEPEST = 5000
 # ext4 makes this in each volume; it is root's.
 _OF_DISKS = {"lost+found"}
 
@@ -384,8 +386,12 @@ def main(verb: str, *words: str) -> int:
     except Refused as error:
         print(plain(error.path), file=sys.stderr)
         return error.code
+    except OSError as error:
+        print(plain(f"{error.strerror}: {error.filename or ''}"), file=sys.stderr)
+        return FAILED
     return 0
 
 
 if __name__ == "__main__":
+    sys.setrecursionlimit(DEEPEST)
     sys.exit(main(*sys.argv[1:]))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from flows.sessions.kubernetes import home_program
-from flows.sessions.kubernetes.home_program import LINK, MISSING, THERE
+from flows.sessions.kubernetes.home_program import FAILED, LINK, MISSING, THERE
 from tests.support.processes import in_a_process
 
 
@@ -154,3 +155,23 @@ def test_a_file_that_its_own_user_cant_read_is_named(tmp_path: Path, capfd: pyte
     process.join()
     assert process.exitcode == home_program.UNREADABLE
     assert capfd.readouterr().err.strip() == "locked" and not (copy / "locked").exists()
+
+
+def test_more_folders_in_each_other_than_python_has_calls_are_copied(tmp_path: Path) -> None:
+    home, copy = tmp_path / "home", tmp_path / "copy"
+    deep = "/".join("d" * (sys.getrecursionlimit() + 100))
+    try:
+        subprocess.run(["mkdir", "-p", f"{home}/{deep}"], check=True)
+        words = [sys.executable, home_program.__file__, "mirror", str(home), str(copy)]
+        done = subprocess.run(words, check=False, capture_output=True, text=True)
+        assert (done.returncode, done.stderr[-300:]) == (0, "")
+        assert (copy / deep).is_dir()
+    finally:  # pytest can't
+        subprocess.run(["rm", "-rf", home, copy], check=True)
+
+
+def test_a_disk_that_fails_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "file").touch()
+    assert home_program.main("mirror", str(tmp_path / "home"), str(tmp_path / "file")) == FAILED
+    assert capsys.readouterr().err == f"File exists: {tmp_path / 'file'}\n"
