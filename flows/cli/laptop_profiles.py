@@ -29,6 +29,8 @@ __all__ = ["app"]
 _UNDER_WAY = ("waiting", "building")
 _POLL_SECONDS = 2.0
 _SHOWN = 80
+# Characters of a log that are read; a server may go on for ever.
+_LONGEST_LOG = 1 << 26
 Own = Annotated[str, typer.Argument(metavar="NAME", help="Name of the bundle, or of its profile.")]
 
 
@@ -101,7 +103,9 @@ def _followed(begun: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
 
     def look() -> dict[str, Any]:
         nonlocal start, before
-        [own] = [one for one in ask("GET", "/own-profiles") if one["name"] == name]
+        own = next((one for one in ask("GET", "/own-profiles") if one["name"] == name), None)
+        if own is None:
+            raise RefitError(f"The profile {on_a_line(name)} was removed meanwhile.", hint="send its folder again.")
         if own["state"] == "waiting":
             if own["before"] != before and not quiet:
                 err.print(f"It waits; {own['before']} come first.", highlight=False)
@@ -129,7 +133,7 @@ def _end(told: dict[str, Any]) -> None:
 def read_log(name: Own, as_json: Json = False) -> None:
     """Print the log of the last build of a profile of yours, as far as it is."""
     start, text, told = 0, "", dict[str, Any]()
-    while not told or told["next"] != start:
+    while (not told or told["next"] != start) and len(text) < _LONGEST_LOG:
         start = told.get("next", 0)
         told = ask("GET", f"/own-profiles/log?{urlencode({'name': name, 'start': start})}")
         text += told["text"]

@@ -20,10 +20,13 @@ _log = logging.getLogger("prefect.refit")
 
 async def watch(client: PrefectClient, settings: Settings) -> None:
     """Look at the queue every few seconds, until this is cancelled."""
+    requests = BuildRequests(open_database(settings.database))
     run: UUID | None = None
     while True:
         try:
-            if await asyncio.to_thread(_due, settings) and not (run and await _is_to_start(client, run)):
+            if await asyncio.to_thread(requests.due, settings.personal_builds.at_once) and not (
+                run and await _is_to_start(client, run)
+            ):
                 deployment = await client.read_deployment_by_name(_DEPLOYMENT)
                 here = settings.machine_name
                 run = (await client.create_flow_run_from_deployment(deployment.id, work_queue_name=here)).id
@@ -36,7 +39,3 @@ async def watch(client: PrefectClient, settings: Settings) -> None:
 async def _is_to_start(client: PrefectClient, run: UUID) -> bool:
     state = (await client.read_flow_run(run)).state
     return state is not None and state.type in queues.WAITING
-
-
-def _due(settings: Settings) -> bool:
-    return BuildRequests(open_database(settings.database)).due(settings.personal_builds.at_once)
