@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import httpx
@@ -24,6 +23,7 @@ from flows.catalog.model import Access
 from flows.core.errors import RefitError
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions
+from tests.support.background import repeated
 from tests.support.tiny import tree
 from tests.support.waiting import wait_until
 
@@ -83,7 +83,7 @@ def running() -> Iterator[None]:
         _delete_namespace()  # of a run that was killed
         kubectl("create", "namespace", NAMESPACE)
         try:
-            with _open_volumes():
+            with repeated(_open_volumes, 0.05):
                 yield
         finally:
             _delete_namespace()
@@ -149,24 +149,11 @@ def claim_home(name: str, options: ClusterOptions) -> None:
     wait_until(lambda: kubectl("get", "pvc", name, "-o", "jsonpath={.status.phase}") == "Bound")
 
 
-@contextmanager
-def _open_volumes() -> Iterator[None]:
+def _open_volumes() -> None:
     """Let Pods write into volumes as soon as they are made: hostPath, unlike CSI drivers, heeds no fsGroup."""
-    over = Event()
-
-    def work() -> None:
-        while not over.wait(0.05):
-            for folder in _VOLUMES.glob("*-*"):
-                with suppress(FileNotFoundError):
-                    folder.chmod(0o777)
-
-    thread = Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    for folder in _VOLUMES.glob("*-*"):
+        with suppress(FileNotFoundError):
+            folder.chmod(0o777)
 
 
 def _answers() -> bool:

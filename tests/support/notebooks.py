@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from subprocess import CalledProcessError
-from threading import Event, Thread
 from typing import Any
 
 import yaml
 
+from tests.support.background import repeated
 from tests.support.cluster import kubectl
 
 _CRD = """
@@ -47,24 +47,19 @@ def controller() -> Iterator[None]:
     """The kind `Notebook`, and what makes StatefulSets of them, as Kubeflow's controller does."""
     kubectl("apply", "-f", "-", stdin=_CRD)
     kubectl("wait", "--for=condition=established", "--timeout=60s", "crd/notebooks.kubeflow.org")
-    over = Event()
-
-    def work() -> None:
-        while not over.wait(0.3):
-            with suppress(CalledProcessError, json.JSONDecodeError):
-                _reconcile()
-
-    thread = Thread(target=work, daemon=True)
-    thread.start()
     try:
-        yield
+        with repeated(_reconcile, 0.3):
+            yield
     finally:
-        over.set()
-        thread.join()
         kubectl("delete", "crd", "notebooks.kubeflow.org", "--timeout=60s")
 
 
 def _reconcile() -> None:
+    with suppress(CalledProcessError, json.JSONDecodeError):
+        _bring_in_line()
+
+
+def _bring_in_line() -> None:
     """Bring all StatefulSets in line with their Notebooks, where they aren't."""
     listed = json.loads(kubectl("get", "notebooks,statefulsets", "-o", "json"))["items"]
     there = {one["metadata"]["name"]: one for one in listed if one["kind"] == "StatefulSet"}

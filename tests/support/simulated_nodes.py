@@ -26,6 +26,7 @@ import yaml
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
+from tests.support.cluster import kubectl
 from tests.support.machine import ROOT
 from tests.support.waiting import free_port
 
@@ -47,6 +48,12 @@ def simulated_nodes(folder: Path, number: int) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
+        # Else Pods of others are given to nodes that nobody is any more.
+        kubectl("delete", "nodes", *_names(number), "--ignore-not-found")
+
+
+def _names(number: int) -> list[str]:
+    return [f"simulated-{n}" for n in range(number)]
 
 
 def first_id(pod: str, container: str) -> str:
@@ -59,7 +66,7 @@ class _Nodes:
 
     def __init__(self, folder: Path, number: int, port: int) -> None:
         self._run, self._port = folder / "run", port
-        self._names = [f"simulated-{n}" for n in range(number)]
+        self._names = _names(number)
         self._ids, self._gate = count(1), asyncio.Semaphore(_AT_ONCE)
         self._images: dict[str, dict[str, tuple[str, str]]] = {}
         self._running: dict[tuple[str, str], str] = {}

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
+from tests.support.background import repeated
 from tests.support.cluster import kubectl
 
 CLASS = "copying"
@@ -70,19 +70,10 @@ def storage_with_snapshots(folder: Path) -> Iterator[None]:
     )
     for made in _CLASSES:
         kubectl("apply", "-f", "-", stdin=json.dumps(made))
-    over, double = Event(), _Double(folder)
-
-    def work() -> None:
-        while not over.wait(0.1):
-            double.look()
-
-    thread = Thread(target=work, daemon=True)
-    thread.start()
     try:
-        yield
+        with repeated(_Double(folder).look, 0.1):
+            yield
     finally:
-        over.set()
-        thread.join()
         kubectl("delete", "pvc,pv", "-l", f"made-by={CLASS}", "--ignore-not-found", "--wait=false")
         kubectl("delete", "storageclass", CLASS)
         kubectl("delete", "crd", *(each["metadata"]["name"] for each in _CRDS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from flows.migrations.snapshots.roll_back import InUse, foresee, roll_back
 from flows.sessions.model import Running, Session
 from flows.sessions.snapshots.model import Kind
 from flows.sessions.wishes import PreferenceStore
+from tests.support.simulated.faults import happening
 from tests.support.simulated.fleet import OWN, Fleet, fleet
 from tests.support.simulated.upsets import IMAGES
 from tests.support.simulated.world import Killed, Point, differing
@@ -70,16 +71,6 @@ def healthy(sessions: Fleet, session: Session) -> bool:
     recorded = sessions.sessions.store.session(session.name)
     [box] = sessions.world.of(session.name)
     return box.session == recorded and box.running is Running.running and not box.shut
-
-
-def happening(sessions: Fleet, verb: str, when: str, what: Callable[[], object]) -> None:
-    left = [what]
-
-    def meanwhile(point: Point) -> None:
-        if (point.verb, point.when) == (verb, when) and left:
-            left.pop()()
-
-    sessions.world.meanwhile = meanwhile
 
 
 def test_the_home_goes_back_and_as_it_was_is_a_snapshot_itself(sessions: Fleet, ada: Session) -> None:
