@@ -263,5 +263,13 @@ def _login() -> dict[str, str]:
         raise RefitError("You aren't logged in anywhere.", hint="`refit login URL` logs you in.") from None
 
 
+def logged_in_at() -> str:
+    """The address of the Refit at which this account is logged in; empty: none."""
+    try:
+        return _login()["url"]
+    except (RefitError, KeyError):
+        return ""
+
+
 def _file() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "refit" / "login.json"

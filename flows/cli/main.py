@@ -22,6 +22,7 @@ with lazily(globals()):
     from flows.cli import (
         build,
         catalog,
+        elsewhere,
         gpu,
         home,
         images,
@@ -133,6 +134,7 @@ def main() -> None:
         app()
     except RefitError as error:
         show_error(str(error))
+        _tell_of_elsewhere()
         sys.exit(error.exit_code)
     except SystemExit as ended:
         if ended.code == 128 + signal.SIGTERM:
@@ -141,6 +143,11 @@ def main() -> None:
     except KeyboardInterrupt:
         err.print("Cancelled.")
         sys.exit(130)
+
+
+def _tell_of_elsewhere() -> None:
+    if told := elsewhere.after_failure(sys.argv[1:]):
+        err.print(told, highlight=False, soft_wrap=True)
 
 
 def _wants_json(words: Sequence[str]) -> bool:
@@ -160,6 +167,7 @@ def _answering_json() -> int:
         return code
     except RefitError as error:
         show_error(str(error))
+        _tell_of_elsewhere()
         show_json_error(error)
         return error.exit_code
     except TyperException as error:  # words that are off
