@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from flows.services.doctor_findings import Finding
 from flows.services.supervision import kept
 
 FREE_GIGABYTES = 10
+_EVERY_ADDRESS = {"0.0.0.0", "::"}
 
 
 def disk(settings: Settings) -> Iterable[Finding]:
@@ -58,13 +59,19 @@ def ports(settings: Settings) -> Iterable[Finding]:
         ports_needed |= {"hub_port": settings.hub_port}
     if settings.jump_wanted:
         ports_needed |= {"jump_port": settings.jump_port}
+    own = {"127.0.0.1", settings.bind_address}
     holders = {
         connection.laddr.port: connection.pid
         for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and _meet(connection.laddr.ip, own)
     }
     for setting, port in ports_needed.items():
         yield _port(setting, port, port in holders, holders.get(port), settings.home)
+
+
+def _meet(address: str, own: Set[str]) -> bool:
+    """Whether a program that listens at an address keeps others from the same port at one of their `own`."""
+    return address in own | _EVERY_ADDRESS or not own.isdisjoint(_EVERY_ADDRESS)
 
 
 def _port(setting: str, port: int, taken: bool, pid: int | None, home: Path) -> Finding:

@@ -124,20 +124,27 @@ def on_ports(home: Path, port: int) -> dict[str, Finding]:
 
 
 @contextmanager
-def listener(port: int, *words: str) -> Iterator[int]:
-    code = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(60)"
+def listener(port: int, *words: str, address: str = "127.0.0.1") -> Iterator[int]:
+    code = f"import socket, time; s = socket.create_server(('{address}', {port})); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", code, *words])
     try:
-        wait_until(lambda: _connects(port))
+        wait_until(lambda: _connects(port, address))
         yield process.pid
     finally:
         process.kill()
         process.wait()
 
 
-def _connects(port: int) -> bool:
+def _connects(port: int, address: str = "127.0.0.1") -> bool:
     with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
+        return client.connect_ex((address, port)) == 0
+
+
+@pytest.mark.parametrize(("address", "keeps"), [("127.0.0.2", False), ("0.0.0.0", True)])
+def test_a_port_is_held_by_programs_that_listen_where_refit_does(tmp_path: Path, address: str, keeps: bool) -> None:
+    port = free_port()
+    with listener(port, address=address):
+        assert on_ports(tmp_path, port)[f"port {port}"].ok is not keeps
 
 
 def test_ports_are_free_or_ours_or_somebody_elses(tmp_path: Path) -> None:
