@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx2
-from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.exceptions import InvalidMessage, InvalidStatus, WebSocketException
 from websockets.sync.connection import Connection
 
 from flows.core import fence
@@ -281,6 +281,8 @@ class Cluster(ApiServer):
                     # Its kubelet is away, for instance.
                     raise Outage from refused
                 raise refused from None
+            except (InvalidMessage, ConnectionResetError) as error:  # closed without an answer
+                raise Outage from error
 
         try:
             return retry(attempt, (Outage, TimeoutError), seconds=_CONNECT_SECONDS, pause=OUTAGE_PAUSE_SECONDS)

@@ -14,8 +14,9 @@ from threading import Thread, Timer
 
 import pytest
 import yaml
+from websockets.exceptions import InvalidMessage
 
-from flows.sessions.kubernetes import api_server
+from flows.sessions.kubernetes import api_server, cluster
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError
 from flows.sessions.kubernetes.manifests import ClusterOptions
 from flows.sessions.kubernetes.refusals import ClusterAway
@@ -124,3 +125,40 @@ def test_a_lost_answer_is_asked_for_again_but_nothing_is_made_twice(port: int) -
         with pytest.raises(ClusterAway):
             asked.create("pods", POD)
     assert server.asked == ["GET", "PATCH", "PATCH", "POST"]
+
+
+@pytest.mark.parametrize("failure", [InvalidMessage("no answer"), ConnectionResetError(), TimeoutError()])
+def test_a_program_is_begun_by_another_connection_where_one_got_no_answer(
+    port: int, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    answers: list[Exception | Told] = [failure, failure, Told()]
+
+    def socket(*_: object) -> Told:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(cluster, "socket", socket)
+    monkeypatch.setattr(cluster, "OUTAGE_PAUSE_SECONDS", 0.02)
+    with Cluster(OPTIONS).program("p", "c", ["id"]) as program:
+        assert [*program.output(5, 100)] == [b"uid=0"]
+
+
+class Told:
+    """A connection to a program that says its user and ends."""
+
+    def __init__(self) -> None:
+        self._messages = [b"\1uid=0", b'\3{"status": "Success"}']
+
+    def __enter__(self) -> Told:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def send(self, data: bytes) -> None:
+        assert data == b"\0" + b"0\n"
+
+    def recv(self, **_: object) -> bytes:
+        return self._messages.pop(0)
