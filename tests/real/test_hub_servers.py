@@ -9,12 +9,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from typer.testing import CliRunner
 
 from flows.cli.main import app
 from flows.core.errors import RefitError
+from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.core.settings.environment import variables
 from flows.core.settings.others import HubServers, OthersSettings
@@ -36,6 +36,9 @@ from tests.support.hub_of_others import POOR, TOKEN, HubOfOthers, hub_of_others
 from tests.support.machine import home_with_gateway
 from tests.support.processes import in_a_process
 from tests.support.waiting import PATIENTLY, wait_until
+
+with lazily(globals()):  # 2 s of CPU, for which each test process would pay
+    from prefect.server.api.server import SubprocessASGIServer
 
 _LABELS = {
     "io.refit.profile": "light-minimal-deb12-py311",

@@ -14,11 +14,12 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
 MODULE = re.compile(r"`(flows/[\w/]+(?:\.py|/))`")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_and_modules_of_a_page_exist(page: Path) -> None:
-    text = page.read_text()
-    assert not [link for link in LINK.findall(text) if not (page.parent / link).exists()]
-    assert not [module for module in MODULE.findall(text) if not (ROOT / module).exists()]
+def test_links_and_modules_of_pages_exist() -> None:
+    texts = {page: page.read_text() for page in PAGES}
+    links = [(page, page.parent / link) for page, text in texts.items() for link in LINK.findall(text)]
+    modules = [(page, ROOT / module) for page, text in texts.items() for module in MODULE.findall(text)]
+    assert links and modules
+    assert [f"{page}: {there}" for page, there in (*links, *modules) if not there.exists()] == []
 
 
 @pytest.mark.parametrize(("page", "tests"), [("security.md", 50), ("your-sessions.md", 20)])

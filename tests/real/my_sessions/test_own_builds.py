@@ -7,7 +7,7 @@ import re
 import stat
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from http import HTTPStatus
@@ -26,24 +26,28 @@ from tests.support.waiting import wait_until
 STEM = "jupyter-{}-deb12-py311"
 GOOD = tarred(**RECIPE)
 SHADOW = special(tarfile.SYMTYPE, "os", "/etc")
-HOSTILE = {
-    "a bomb of zip": zipped({f"f{number}": b"\0" * 900_000 for number in range(90)}),
-    "a bomb of gzip": gzip.compress(b"\0" * 200_000_000),
-    "above": tarred(**RECIPE, **{"../../x": b"x"}),
-    "absolute": tarred(**RECIPE, **{"/etc/cron.d/x": b"* * * * * root id\n"}),
-    "a link to the shadow": tarred(special(tarfile.SYMTYPE, "display.txt", "/etc/shadow"), **RECIPE),
-    "a file below a link": tarred(SHADOW, **RECIPE, **{"os/os-packages.txt": b"x"}),
-    "a link of zip": zipped({**RECIPE, "os/os-packages.txt": b"/etc/shadow"}, stat.S_IFLNK),
-    "a hard link": tarred(special(tarfile.LNKTYPE, "os/os-packages.txt", "/etc/shadow"), **RECIPE),
-    "a device": tarred(special(tarfile.BLKTYPE, "display.txt"), **RECIPE),
-    "thousands of files": gzip.compress(tarred(**{f"f{number}": b"" for number in range(7000)})),
-    "a name with an escape": tarred(**RECIPE, **{"a\x1b]0;x\x07": b"x"}),
-    "a name of two lines": tarred(**RECIPE, **{"a\nRefit says: all is well": b"x"}),
-    "no archive": b"x" * 1000,
-    "a lock": tarred(**RECIPE, **{"py311/Pipfile.lock": b"{}"}),
-    "no text": tarred(**{**RECIPE, "display.txt": b"\xff"}),
-    "instructions that reach out": tarred(**RECIPE, **{"custom/custom.snippet.j2": b"COPY --from=x / /\n"}),
-    "a template that reads": tarred(**RECIPE, **{"custom/custom.snippet.j2": b"{% include '/etc/shadow' %}\n"}),
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "a bomb of zip": lambda: zipped({f"f{number}": lambda: b"\0" * 900_000 for number in range(90)}),
+    "a bomb of gzip": lambda: gzip.compress(b"\0" * 200_000_000),
+    "above": lambda: tarred(**RECIPE, **{"../../x": lambda: b"x"}),
+    "absolute": lambda: tarred(**RECIPE, **{"/etc/cron.d/x": lambda: b"* * * * * root id\n"}),
+    "a link to the shadow": lambda: tarred(special(tarfile.SYMTYPE, "display.txt", "/etc/shadow"), **RECIPE),
+    "a file below a link": lambda: tarred(SHADOW, **RECIPE, **{"os/os-packages.txt": lambda: b"x"}),
+    "a link of zip": lambda: zipped({**RECIPE, "os/os-packages.txt": lambda: b"/etc/shadow"}, stat.S_IFLNK),
+    "a hard link": lambda: tarred(special(tarfile.LNKTYPE, "os/os-packages.txt", "/etc/shadow"), **RECIPE),
+    "a device": lambda: tarred(special(tarfile.BLKTYPE, "display.txt"), **RECIPE),
+    "thousands of files": lambda: gzip.compress(tarred(**{f"f{number}": lambda: b"" for number in range(7000)})),
+    "a name with an escape": lambda: tarred(**RECIPE, **{"a\x1b]0;x\x07": lambda: b"x"}),
+    "a name of two lines": lambda: tarred(**RECIPE, **{"a\nRefit says: all is well": lambda: b"x"}),
+    "no archive": lambda: b"x" * 1000,
+    "a lock": lambda: tarred(**RECIPE, **{"py311/Pipfile.lock": lambda: b"{}"}),
+    "no text": lambda: tarred(**{**RECIPE, "display.txt": lambda: b"\xff"}),
+    "instructions that reach out": lambda: tarred(
+        **RECIPE, **{"custom/custom.snippet.j2": lambda: b"COPY --from=x / /\n"}
+    ),
+    "a template that reads": lambda: tarred(
+        **RECIPE, **{"custom/custom.snippet.j2": lambda: b"{% include '/etc/shadow' %}\n"}
+    ),
 }
 
 
@@ -61,7 +65,7 @@ def hers(ada: Person) -> Iterator[Api]:
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_the_archives_of_the_worst_neighbour_are_refused_and_nothing_is_left(hub: Hub, hers: Api, kind: str) -> None:
-    refused = sends(hers, "mine", HOSTILE[kind])
+    refused = sends(hers, "mine", HOSTILE[kind]())
     assert refused.status_code in (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY), refused.text
     assert "root:" not in refused.text and "\x1b" not in refused.json().get("detail", "")
     assert hers("GET", "/own-profiles").json() == []
@@ -194,7 +198,7 @@ def test_the_page_takes_a_file_and_shows_texts_as_text(hub: Hub, ada: Person, ev
         fields = {"form": form, "name": "mine", "ide": "jupyter", "os": "deb12", "release": RELEASE, "page": "own"}
         return person.client.post(f"{BASE}/do/{verb}", data=fields, files={"archive": ("mine.zip", archive)})
 
-    bad = sent(ada, HOSTILE["a link of zip"])
+    bad = sent(ada, HOSTILE["a link of zip"]())
     assert bad.status_code == HTTPStatus.UNPROCESSABLE_ENTITY and "no plain file" in bad.text
     assert eve.client.get(f"{BASE}/profiles").status_code == HTTPStatus.OK
     assert sent(eve, zipped(RECIPE)).status_code == HTTPStatus.UNPROCESSABLE_ENTITY  # the key of another login

@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import httpx
-from playwright.sync_api import Page
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
+from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.sessions.activity.evidence import Activity, Verdict
@@ -23,9 +23,13 @@ from flows.sessions.activity.probes import ProbeSpec, probe
 from flows.sessions.ide.jupyter import execute_request
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import USER, Session
-from tests.support.browser import open_page
 from tests.support.terminal import CTRL_Z, Terminal
 from tests.support.waiting import PATIENCE, PATIENTLY, wait_until
+
+with lazily(globals()):  # Playwright takes 0.3 s of CPU, and unit tests read the tables of situations
+    from playwright.sync_api import Page
+
+    from tests.support.browser import open_page
 
 BUSY, STATE, IDLE = Verdict.busy, Verdict.state, Verdict.idle
 
