@@ -75,7 +75,7 @@ def _turn(settings: Settings, records: OwnProfiles, own: OwnProfile) -> Iterator
     """
     database, limits = records.database, settings.personal_builds
     with (
-        _waiting(database, own.bundle),
+        shown_as_waiting(database, own.bundle),
         lease(database, f"own-builds-of/{own.owner}", wait=PATIENCE),
         _place(settings, records),
     ):
@@ -93,7 +93,7 @@ def _turn(settings: Settings, records: OwnProfiles, own: OwnProfile) -> Iterator
 
 
 @contextmanager
-def _waiting(database: Engine, bundle: str) -> Iterator[None]:
+def shown_as_waiting(database: Engine, bundle: str) -> Iterator[None]:
     """Let `refit profile list` show inside the `with` block that a bundle waits, or is built."""
     with ExitStack() as stack:
         with suppress(LeaseTaken):  # another build of it waits already

@@ -7,6 +7,7 @@ from flows.core import operator_alerts
 from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
+from flows.publishing.own_build_results import BuildResults
 from flows.publishing.own_profiles import LimitReached, OwnProfile, OwnProfiles, RoomUsed
 
 
@@ -38,6 +39,7 @@ def tell(settings: Settings, own: OwnProfile, problem: str) -> None:
     addresses = settings.notify_owners.get(own.owner, ())
     title = f"Refit: your profile {own.profile} could not be built"
     text = f"{problem}\n\nSessions on it stay as they are. `refit profile build` takes a recipe that is mended."
+    BuildResults(open_database(settings.database)).note_failure(own.bundle, own.owner, problem)
     for failure in operator_alerts.send_to(addresses, title, text, "notify_owners"):
         get_run_logger().warning("%s", failure)
     get_run_logger().info("The build of %s failed; its owner is %s", own.profile, own.owner)

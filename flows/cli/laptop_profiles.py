@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import tarfile
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -36,8 +37,14 @@ Own = Annotated[str, typer.Argument(metavar="NAME", help="Name of the bundle, or
 
 @app.command("own-profiles")
 def list_own(as_json: Json = False) -> None:
-    """List your own profiles: how their builds are, and to whom they are offered."""
-    _show(ask("GET", "/own-profiles"), as_json)
+    """List your own profiles: how their builds are, which of these ended since you last looked, and who may use them.
+
+    With `--json`, a build that has ended stays news.
+    """
+    own = ask("GET", "/own-profiles")
+    _show(own, as_json)
+    if not as_json:
+        _heard(own)
 
 
 @app.command("build")
@@ -62,6 +69,7 @@ def build_own(
     told = ask("POST", "/own-profiles/build", given)
     if wait:
         told = _followed(told, quiet=as_json)
+        _heard([told])
     if as_json:
         show_json(told)
         raise typer.Exit(0 if not wait or told["state"] == "built" else 1)
@@ -120,6 +128,12 @@ def _followed(begun: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
         return dict(own)
 
     return wait_until(look, enough=lambda own: own["state"] not in _UNDER_WAY, pause=_POLL_SECONDS)
+
+
+def _heard(own: list[dict[str, Any]]) -> None:
+    """Let those builds be news no more whose end was just told."""
+    if news := [one["news"] for one in own if one.get("news")]:  # an older Refit there knows of none
+        ask("POST", "/own-profiles/seen", {"until": max(news, key=datetime.fromisoformat)})
 
 
 def _end(told: dict[str, Any]) -> None:
@@ -181,7 +195,7 @@ def _show(own: list[dict[str, Any]], as_json: bool) -> None:
     rows = (
         (
             one["profile"],
-            one["state"],
+            f"{one['state']}, new" if one.get("news") else one["state"],
             one["at"] or "",
             ", ".join(one["groups"] + one["people"]),
             _brief(one["problem"]),

@@ -167,13 +167,16 @@ def offer(
     ] = None,
 ) -> None:
     """Let others start sessions from a profile of one's own: these, and nobody else. Nobody but its owner vouches for
-    it."""
+    it.
+
+    An offer to a group stays when its owner isn't in that group, or leaves it.
+    """
     if not (groups or people):
         raise RefitError(
             "It isn't said to whom it is offered.", hint="name a group by --to, or a person by --to-person."
         )
     records = own_profiles.OwnProfiles(open_database(load().database))
-    own = records.offer(name, owner, groups or (), people or ())
+    own = records.offer(name, owner, groups or (), people or (), vouched=groups or ())
     out.print(f"{own.profile} is offered to {', '.join((*own.offered, *own.people))}.")
 
 

@@ -10,6 +10,7 @@ from prefect.client.orchestration import PrefectClient
 
 from flows.core.database import open_database
 from flows.core.settings import Settings
+from flows.migrations.notifications import own_builds
 from flows.orchestration import queues
 from flows.publishing.own_build_requests import BuildRequests
 from flows.services.prefect_services import POLL
@@ -24,9 +25,7 @@ async def watch(client: PrefectClient, settings: Settings) -> None:
     run: UUID | None = None
     while True:
         try:
-            if await asyncio.to_thread(requests.due, settings.personal_builds.at_once) and not (
-                run and await _is_to_start(client, run)
-            ):
+            if await asyncio.to_thread(_due, settings, requests) and not (run and await _is_to_start(client, run)):
                 deployment = await client.read_deployment_by_name(_DEPLOYMENT)
                 here = settings.machine_name
                 run = (await client.create_flow_run_from_deployment(deployment.id, work_queue_name=here)).id
@@ -39,3 +38,10 @@ async def watch(client: PrefectClient, settings: Settings) -> None:
 async def _is_to_start(client: PrefectClient, run: UUID) -> bool:
     state = (await client.read_flow_run(run)).state
     return state is not None and state.type in queues.WAITING
+
+
+def _due(settings: Settings, requests: BuildRequests) -> bool:
+    """Whether a run is to begin; owners of builds that were killed hear of it meanwhile, for nothing else may wait."""
+    for killed in requests.settle():
+        own_builds.tell(settings, killed)
+    return requests.due(settings.personal_builds.at_once)

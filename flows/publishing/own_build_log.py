@@ -5,6 +5,7 @@ A file for each bundle of a person, of its last build, and bounded: more is left
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,12 +15,13 @@ from threading import Lock
 from typing import IO
 
 from flows.core import progress
-from flows.core.database import now
+from flows.core.database import now, open_database, write_rows
 from flows.core.errors import RefitError
 from flows.core.formatting import printable
 from flows.core.programs.program_output import redacted
 from flows.core.progress import Report, State
 from flows.core.settings import Settings
+from flows.publishing import own_build_log_copies
 
 MOST = 1 << 18  # bytes of a log
 PAGE = 1 << 16  # bytes that are read at once
@@ -42,7 +44,11 @@ def for_owner(settings: Settings, text: str) -> str:
 @contextmanager
 def written(settings: Settings, owner: str, bundle: str) -> Iterator[None]:
     """Write what is reported inside the `with` block, and why it failed; the log begins anew."""
-    with path(settings, owner, bundle).open("wb") as file:
+    file_path, database = path(settings, owner, bundle), open_database(settings.database)
+    with (
+        file_path.open("wb") as file,
+        own_build_log_copies.followed(database, owner, bundle, settings.machine_name, file_path, MOST),
+    ):
         log = _Log(file, partial(for_owner, settings))
         log.say(f"{now():%Y-%m-%d %H:%M:%S} UTC: the build begins.")
         try:
@@ -56,11 +62,16 @@ def written(settings: Settings, owner: str, bundle: str) -> Iterator[None]:
         log.say(f"{now():%H:%M:%S} It is built.")
 
 
-def _told(error: BaseException) -> str:
+def problem_of(error: BaseException) -> str:
     """Why it failed; advice is for operators, and so are the errors of programs that nobody expected."""
     if isinstance(error, RefitError):
-        return f"{now():%H:%M:%S} It failed: {error.what}\n{error.why}"
-    return f"{now():%H:%M:%S} It was ended, or Refit failed ({type(error).__name__})."
+        return f"{error.what}\n{error.why}".strip()
+    return f"It was ended, or Refit failed ({type(error).__name__})."
+
+
+def _told(error: BaseException) -> str:
+    failed = "It failed: " if isinstance(error, RefitError) else ""
+    return f"{now():%H:%M:%S} {failed}{problem_of(error)}"
 
 
 def _end_of(logs: Path, stage: str, bundle: str) -> str:
@@ -113,12 +124,27 @@ class _Log:
 
 def read(settings: Settings, owner: str, bundle: str, start: int) -> tuple[str, int]:
     """A part of a log from this byte on, as text, and where the next part begins; empty: there is no more yet."""
+    copy = own_build_log_copies.of_another_machine(
+        open_database(settings.database), owner, bundle, settings.machine_name
+    )
+    if copy is not None:
+        return _page(io.BytesIO(copy), start)
     file = path(settings, owner, bundle)
     if not file.exists():
         return "", 0
     with file.open("rb") as log:
-        size = log.seek(0, os.SEEK_END)
-        begin = start if 0 <= start <= size else 0  # it has begun anew
-        log.seek(begin)
-        part = log.read(PAGE)
+        return _page(log, start)
+
+
+def _page(log: IO[bytes], start: int) -> tuple[str, int]:
+    size = log.seek(0, os.SEEK_END)
+    begin = start if 0 <= start <= size else 0  # it has begun anew
+    log.seek(begin)
+    part = log.read(PAGE)
     return printable(part.decode(errors="replace")), begin + len(part)
+
+
+def begin_anew(settings: Settings, owner: str, bundle: str) -> None:
+    """Remove the log of the last build, for another one is asked for."""
+    path(settings, owner, bundle).unlink(missing_ok=True)
+    write_rows(open_database(settings.database), lambda rows: own_build_log_copies.forget(rows, bundle))

@@ -1,6 +1,7 @@
 """The queue of builds of people's own profiles that were asked for through the API. A bundle is in it once.
 
 A row is the request. Builds that began and whose process was killed aren't begun again: their owners ask anew.
+A request that leaves the queue leaves a result for its owner, in the same transaction.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from flows.core.database import Instant, Table, now, write_rows
 from flows.core.leases import LEASE_SECONDS, held
+from flows.publishing.own_build_results import BuildResults, Outcome, Result, put
 from flows.publishing.own_profiles import OF_OWNER, LastBuild, LimitReached, OwnProfiles, queued
 
 MOST_WAITING = 200
@@ -64,15 +66,24 @@ class BuildStatus:
         before: how many others come first, while it waits.
         at: when it was asked for, begun or ended (UTC); none: it never was.
         problem: why it failed.
+        news: when it ended, if its owner hasn't been shown that yet; none: they have.
     """
 
     state: BuildState
     before: int = 0
     at: datetime | None = None
     problem: str = ""
+    news: datetime | None = None
 
 
-def status(request: Request | None, before: int, held: bool, last: LastBuild | None, at: datetime) -> BuildStatus:
+def status(
+    request: Request | None,
+    before: int,
+    held: bool,
+    last: LastBuild | None,
+    at: datetime,
+    result: Result | None = None,
+) -> BuildStatus:
     """How the newest build of a bundle is. Pure.
 
     Args:
@@ -81,13 +92,22 @@ def status(request: Request | None, before: int, held: bool, last: LastBuild | N
         held: whether a process waits or works for this bundle.
         last: its last build.
         at: the time of now.
+        result: how a build ended last, also one that had no turn.
     """
     if request and request.begun is None:
         return BuildStatus(BuildState.waiting, before, request.at)
     if held or (request and request.begun and request.begun > at - _TO_BEGIN):
         return BuildStatus(BuildState.building, at=request.begun if request else last.began if last else None)
-    if last is None or (request and request.begun and last.began < request.begun):
-        return BuildStatus(BuildState.killed, at=request.begun) if request else BuildStatus(BuildState.never)
+    if request and request.begun and (last is None or last.began < request.begun):
+        return BuildStatus(BuildState.killed, at=request.begun)
+    if request is None and result and (last is None or last.began <= result.at):
+        news = None if result.seen else result.at
+        return BuildStatus(BuildState(result.outcome.value), at=result.at, problem=result.problem, news=news)
+    return _without_request(last) if last else BuildStatus(BuildState.never)
+
+
+def _without_request(last: LastBuild) -> BuildStatus:
+    """How a build is that nobody asked for through the API: an operator's, or a night's."""
     if last.ended is None:
         return BuildStatus(BuildState.killed, at=last.began)
     return BuildStatus(BuildState.failed if last.problem else BuildState.built, at=last.ended, problem=last.problem)
@@ -118,29 +138,46 @@ class BuildRequests:
         write_rows(self.database, put)
 
     def take(self) -> Request | None:
-        """The next build, which counts as begun from now on; none: none is left whose owner has no other one now.
-
-        Requests whose builds were killed are removed.
-        """
-        going = {name.removeprefix(queued("")) for name in held(self.database, queued(""))}
+        """The next build, which counts as begun from now on; none: none is left whose owner has no other one now."""
         busy = {name.removeprefix(OF_OWNER) for name in held(self.database, OF_OWNER)}
 
         def begin(rows: Session) -> Request | None:
-            moment = now()
             for row in rows.scalars(select(OwnBuildRequestRow).order_by(OwnBuildRequestRow.at)):
                 if row.begun is None and row.owner not in busy:
-                    row.begun = moment
+                    row.begun = now()
                     return _read(row)
-                if row.begun and row.bundle not in going and row.begun < moment - _TO_BEGIN:
-                    rows.delete(row)
             return None
 
         return write_rows(self.database, begin)
 
-    def end(self, request: Request) -> None:
-        """Remove a request whose build has ended; one that was made meanwhile stays."""
+    def settle(self) -> tuple[Result, ...]:
+        """Take the requests out whose builds were killed; returns their results."""
+        if not any(one.begun for one in self.all()):
+            return ()
+        going = {name.removeprefix(queued("")) for name in held(self.database, queued(""))}
+
+        def end(rows: Session) -> tuple[Result, ...]:
+            moment, ended = now(), list[Result]()
+            for row in rows.scalars(select(OwnBuildRequestRow).where(OwnBuildRequestRow.begun.is_not(None))):
+                if row.begun and row.bundle not in going and row.begun < moment - _TO_BEGIN:
+                    ended.append(Result(row.bundle, row.owner, Outcome.killed, moment))
+                    put(rows, ended[-1])
+                    rows.delete(row)
+            return tuple(ended)
+
+        return write_rows(self.database, end)
+
+    def end(self, request: Request, outcome: Outcome, problem: str = "") -> Result:
+        """Take a request out whose build has ended; one that was made meanwhile stays."""
         mine = (OwnBuildRequestRow.bundle == request.bundle) & (OwnBuildRequestRow.begun == request.begun)
-        write_rows(self.database, lambda rows: rows.execute(delete(OwnBuildRequestRow).where(mine)))
+        result = Result(request.bundle, request.owner, outcome, now(), problem)
+
+        def write(rows: Session) -> Result:
+            rows.execute(delete(OwnBuildRequestRow).where(mine))
+            put(rows, result)
+            return result
+
+        return write_rows(self.database, write)
 
     def drop(self, bundle: str) -> None:
         """Remove the request for a bundle that is nobody's any more."""
@@ -159,7 +196,12 @@ class BuildRequests:
 
     def statuses(self, bundles: Collection[str]) -> dict[str, BuildStatus]:
         """How the newest builds of some bundles are."""
-        requests, last = self.all(), OwnProfiles(self.database).last_builds()
+        # The results are read first: a build that begins meanwhile counts, and not the result of the one before.
+        results, requests, last = (
+            BuildResults(self.database).all(),
+            self.all(),
+            OwnProfiles(self.database).last_builds(),
+        )
         waiting = [one.bundle for one in requests if one.begun is None]
         going = {name.removeprefix(queued("")) for name in held(self.database, queued(""))}
         asked = {one.bundle: one for one in requests}
@@ -167,7 +209,11 @@ class BuildRequests:
         def before(bundle: str) -> int:
             return waiting.index(bundle) if bundle in waiting else 0
 
-        return {one: status(asked.get(one), before(one), one in going, last.get(one), now()) for one in sorted(bundles)}
+        def of(bundle: str) -> BuildStatus:
+            of_bundle = asked.get(bundle), before(bundle), bundle in going, last.get(bundle), now()
+            return status(*of_bundle, results.get(bundle))
+
+        return {bundle: of(bundle) for bundle in sorted(bundles)}
 
 
 def _read(row: OwnBuildRequestRow) -> Request:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import uuid4
@@ -20,6 +20,7 @@ from flows.core.database import Instant, Table, now, write_rows
 from flows.core.errors import RefitError, UnknownName
 from flows.core.leases import held
 from flows.core.settings.personal_builds import PersonalBuilds
+from flows.publishing import own_build_log_copies, own_build_results
 
 _DAY = timedelta(hours=24)
 _KILLED = "Its process was killed."  # a build of which nobody knows how long it went on
@@ -68,6 +69,7 @@ class OwnProfile:
         offered: groups whose members may start it, too.
         people: people who may start it, too.
         at: when its recipe was last given (UTC).
+        vouched: those of the groups to which an operator has offered it: their owner needn't be in them.
     """
 
     bundle: str
@@ -78,6 +80,18 @@ class OwnProfile:
     offered: tuple[str, ...]
     at: datetime
     people: tuple[str, ...] = ()
+    vouched: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OfferedTo:
+    """To whom a bundle is offered; attributes as of `OwnProfile`."""
+
+    bundle: str
+    owner: str
+    groups: tuple[str, ...]
+    people: tuple[str, ...]
+    vouched: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -152,6 +166,13 @@ class OwnProfiles:
         with Session(self.database) as rows:
             return {row.profile: row.owner for row in rows.execute(select(OwnBundleRow.profile, OwnBundleRow.owner))}
 
+    def offered(self) -> tuple[OfferedTo, ...]:
+        """To whom those are offered that are offered to anybody; their recipes aren't read."""
+        with Session(self.database) as rows:
+            bundles = rows.execute(select(OwnBundleRow.name, OwnBundleRow.owner, OwnBundleRow.offered))
+            offers = (OfferedTo(name, owner, *_read_offers(text)) for name, owner, text in bundles)
+            return tuple(one for one in offers if one.groups or one.people)
+
     def people(self) -> dict[str, frozenset[str]]:
         """Each person who has built a profile of their own → the stems of those that they have now."""
         with Session(self.database) as rows:
@@ -199,21 +220,35 @@ class OwnProfiles:
                     f"{own.owner} has {limits.profiles} profiles of their own, and may have no more.",
                     hint="`refit profile rm NAME` removes one; `personal_builds.profiles` is the limit.",
                 )
-            offered = there.offered if there else _offers(own.offered, own.people)
+            offered = there.offered if there else _offers(own.offered, own.people, own.vouched)
             recipe = json.dumps({path: base64.b64encode(text).decode() for path, text in own.files.items()})
             values = {"profile": own.profile, "release": own.release, "recipe": recipe, "at": own.at}
             rows.merge(OwnBundleRow(name=own.bundle, owner=own.owner, offered=offered, **values))
 
         write_rows(self.database, put)
 
-    def offer(self, name: str, owner: str, groups: Iterable[str], people: Iterable[str] = ()) -> OwnProfile:
+    def offer(
+        self,
+        name: str,
+        owner: str,
+        groups: Iterable[str],
+        people: Iterable[str] = (),
+        vouched: Iterable[str] = (),
+    ) -> OwnProfile:
         """Let these people and the members of these groups start it, and no others beside its owner; raises as `get`.
+
+        Args:
+            name: of the bundle or the profile.
+            owner: whose it is.
+            groups: whose members may start it.
+            people: who may start it.
+            vouched: those of the groups whose offer doesn't end when its owner leaves them.
 
         Raises:
             LimitReached: these are too many.
         """
         self.get(name, owner)
-        if len(offered := _offers(groups, people)) > _LONGEST_OFFER:
+        if len(offered := _offers(groups, people, vouched)) > _LONGEST_OFFER:
             raise LimitReached("So many can't be named in an offer.", hint="offer it to a group that they are in.")
 
         def put(rows: Session) -> None:
@@ -223,10 +258,45 @@ class OwnProfiles:
         write_rows(self.database, put)
         return self.get(name, owner)
 
+    def end_offers(self, bundle: str, owner: str, groups: Collection[str]) -> tuple[str, ...]:
+        """Offer it to these groups no longer; returns those of them to which it was offered until now."""
+
+        def put(rows: Session) -> tuple[str, ...]:
+            row = rows.get(OwnBundleRow, bundle)
+            if row is None or row.owner != owner:  # its name was given back meanwhile
+                return ()
+            offered, people, vouched = _read_offers(row.offered)
+            row.offered = _offers({*offered} - {*groups}, people, vouched)
+            return tuple(one for one in offered if one in groups)
+
+        return write_rows(self.database, put)
+
+    def leave(self, person: str) -> None:
+        """Somebody's account goes: their offers end, and those that others have made to them by name.
+
+        Somebody who gets the same name later isn't the same person.
+        """
+
+        def put(rows: Session) -> None:
+            for row in rows.scalars(select(OwnBundleRow)):
+                groups, people, vouched = _read_offers(row.offered)
+                if row.owner == person:
+                    row.offered = _offers((), ())
+                elif person in people:
+                    row.offered = _offers(groups, {*people} - {person}, vouched)
+
+        write_rows(self.database, put)
+
     def forget(self, name: str, owner: str) -> None:
         """Give the name back; sessions on its images go on. Raises as `get`."""
         bundle = self.get(name, owner).bundle
-        write_rows(self.database, lambda rows: rows.execute(delete(OwnBundleRow).where(OwnBundleRow.name == bundle)))
+
+        def remove(rows: Session) -> None:
+            rows.execute(delete(OwnBundleRow).where(OwnBundleRow.name == bundle))
+            own_build_results.forget(rows, bundle)
+            own_build_log_copies.forget(rows, bundle)
+
+        write_rows(self.database, remove)
 
     def begin(self, bundle: str, owner: str, limits: PersonalBuilds) -> tuple[str, float]:
         """Note the begin of a build; returns its id, and the seconds that its owner has left.
@@ -281,14 +351,21 @@ class OwnProfiles:
             return {row.bundle: LastBuild(row.began, row.ended, row.problem) for row in every}
 
 
-def _offers(groups: Iterable[str], people: Iterable[str]) -> str:
-    return json.dumps({"groups": sorted(set(groups)), "people": sorted(set(people))})
+def _offers(groups: Iterable[str], people: Iterable[str], vouched: Iterable[str] = ()) -> str:
+    every = set(groups)
+    told = {"groups": sorted(every), "people": sorted(set(people)), "vouched": sorted(every.intersection(vouched))}
+    return json.dumps(told)
 
 
 def _read(row: OwnBundleRow) -> OwnProfile:
     files = {path: base64.b64decode(text) for path, text in json.loads(row.recipe).items()}
-    offered = json.loads(row.offered)
-    if isinstance(offered, list):  # as it was before there were offers to single people
-        offered = {"groups": offered, "people": []}
-    groups, people = tuple(offered["groups"]), tuple(offered["people"])
-    return OwnProfile(row.name, row.owner, row.profile, row.release, files, groups, row.at, people)
+    groups, people, vouched = _read_offers(row.offered)
+    return OwnProfile(row.name, row.owner, row.profile, row.release, files, groups, row.at, people, vouched)
+
+
+def _read_offers(text: str) -> tuple[tuple[str, ...], ...]:
+    """Groups, people, and the groups for which an operator vouches."""
+    told = json.loads(text)
+    if isinstance(told, list):  # as it was before there were offers to single people
+        told = {"groups": told}
+    return tuple(tuple(told.get(kind, ())) for kind in ("groups", "people", "vouched"))

@@ -36,6 +36,6 @@ def ask(wish: Wish, files: Mapping[str, bytes], settings: Settings) -> OwnProfil
     if not settings.personal_builds.at_once:
         raise LimitReached("People build no profiles of their own here.", why="`personal_builds.at_once` is 0.")
     own = give(wish, files, settings)
-    own_build_log.path(settings, own.owner, own.bundle).unlink(missing_ok=True)  # that of its build before
+    own_build_log.begin_anew(settings, own.owner, own.bundle)
     BuildRequests(open_database(settings.database)).ask(own.bundle, own.owner)
     return own

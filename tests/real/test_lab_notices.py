@@ -13,12 +13,16 @@ from sqlalchemy import Engine as Database
 
 from flows.core.database import now, open_database
 from flows.core.settings import Settings
+from flows.core.settings.personal_builds import PersonalBuilds
 from flows.core.settings.policy import Mode
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
+from flows.migrations.notifications import own_builds
 from flows.migrations.notifications.notifier import Notifier
 from flows.migrations.planning.rollout import Action, Decision, Reason
+from flows.publishing.own_build_results import Outcome, Result
+from flows.publishing.own_profiles import OwnProfile, OwnProfiles
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
@@ -107,6 +111,31 @@ def test_a_notice_is_delivered_when_a_page_shows_it_and_its_buttons_are_wishes(
     wait_until(lambda: teller.hear([later]) == (NAME,))
     wish = PreferenceStore(database).all()[NAME]
     assert (wish.mode, wish.until) == (Mode.pin, pin)
+
+
+def test_the_end_of_a_build_is_told_in_sessions_of_its_owner_and_takes_no_other_notice_away(
+    settings: Settings, sessions: Sessions, session: Session, database: Database, page: Page
+) -> None:
+    sessions.store.give_home(NAME, "ada")
+    files = {"display.txt": b"x"}
+    own = OwnProfile("mine", "ada", "jupyter-mine-deb12-py311", "2026a", files, (), now())
+    OwnProfiles(database).take(own, PersonalBuilds())
+    jupyter, notice = sessions.jupyter(session), page.locator(".refit-notice")
+    own_builds.tell(settings, Result("mine", "eve", Outcome.built, now()))  # the name was hers until now
+    jupyter.leave_notice("moves", "The session moves", "Soon.")
+    own_builds.tell(settings, Result("mine", "ada", Outcome.built, now()))
+    expect(notice).to_contain_text("The session moves")
+    notice.get_by_role("button", name="Close").click()
+    wait_until(lambda: jupyter.notices()["moves"].closed)
+
+    own_builds.tell(settings, Result("mine", "ada", Outcome.failed, now(), "it prints a password"))
+    expect(notice).to_contain_text("Your profile mine wasn't built")
+    assert "password" not in str(notice.text_content())
+    own_builds.tell(settings, Result("mine", "ada", Outcome.built, now() + timedelta(seconds=1)))
+    expect(notice).to_contain_text("Your profile mine was built")
+    expect(notice).to_have_count(1)
+    notice.get_by_role("button", name="Close").click()
+    expect(notice).to_have_count(0)
 
 
 @pytest.mark.long

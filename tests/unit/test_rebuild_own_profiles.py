@@ -13,6 +13,7 @@ from flows.core.database import now, open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.core.settings.personal_builds import PersonalBuilds
+from flows.publishing.own_build_results import BuildResults
 from flows.publishing.own_profiles import LimitReached, OwnProfile, OwnProfiles
 
 
@@ -44,3 +45,9 @@ def test_one_that_fails_is_told_to_its_owner_and_stops_no_other(
     [(to, title, text, _)] = told
     assert [url.get_secret_value() for url in to] == ["json://ada"]
     assert "runtime-a-deb12-py311" in str(title) and "fails the check" in str(text)
+    results = BuildResults(records.database)
+    assert [results.unseen(owner) for owner in ("ada", "bob", "eve")] == [1, 0, 0]
+    results.mark_seen("ada", now())
+    with disable_run_logger():
+        night.rebuild_own_profiles.fn()
+    assert results.unseen("ada") == 0  # the same reason once more is no news

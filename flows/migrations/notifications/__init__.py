@@ -1,1 +1,1 @@
-"""Messages about rollouts: notices for owners, tables and charts for operators."""
+"""Messages: notices for owners about rollouts and builds, tables and charts for operators."""

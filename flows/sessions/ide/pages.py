@@ -25,11 +25,13 @@ _REMOVE = 'cd && rm -f "$1" "$1.heard"'
 
 @dataclass(frozen=True)
 class OnPage:
-    """A notice as pages know it: whether one that somebody looks at has shown it, and what was answered."""
+    """A notice as pages know it: whether one that somebody looks at has shown it, what was answered, and whether it was
+    closed (JupyterLab alone says so)."""
 
     id: str
     shown: bool
     answer: str
+    closed: bool = False
 
 
 _ON_PAGE = TypeAdapter(OnPage)

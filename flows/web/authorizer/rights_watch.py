@@ -16,12 +16,13 @@ from sqlalchemy import Engine
 
 from flows.core.settings import Settings
 from flows.gateway.proxy import Gateway, Visit
+from flows.publishing.own_profiles import OwnProfiles
 from flows.sessions.model import Session
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Entitlements, Kind, Rights, Share
 from flows.sessions.people.rights import Heard
 from flows.sessions.people.share_records import Grants
-from flows.web.people import share_expiry
+from flows.web.people import own_offers, share_expiry
 from flows.web.people.client import HubClient
 from flows.web.people.servers import Servers
 
@@ -91,6 +92,7 @@ class RightsWatch:
         self._told: Mapping[str, Any] = {}
         self._read_before: Rights | None = None  # of that answer
         self._heard = rights.last(settings)
+        self._accounts = self.accounts  # at the last look at offers
         self._seen: tuple[float, Entitlements | None] = (0.0, None)
         self._followed, self._looked = -math.inf, False
         self._owners: Mapping[str, str] = {}
@@ -172,6 +174,14 @@ class RightsWatch:
         """
         if self._told:
             share_expiry.end_over(self.now(fresh=True), self._grants, self._hub)
+
+    def end_offers(self) -> None:
+        """End the offers of people's own profiles that hold no more; not before the Hub has told of groups."""
+        if self._told:
+            present = self.now().rights
+            there = frozenset(present.accounts or ())
+            own_offers.end_over(OwnProfiles(self._database), present, self._accounts - there)
+            self._accounts = there
 
     def _take(self, told: Mapping[str, Any] | None) -> None:
         if told is not None:

@@ -156,7 +156,7 @@ def main() -> None:
     watch = RightsWatch(settings, database, servers, hub)
     admission = Admission(settings, servers, hub, watch, Grants(database))
     authorizer = Authorizer(servers, hub, watch)
-    tasks = {authorizer.tell_hub: LOOK_SECONDS, watch.end_shares: LOOK_SECONDS}
+    tasks = dict.fromkeys((authorizer.tell_hub, watch.end_shares, watch.end_offers), LOOK_SECONDS)
     _start_tasks({**tasks, watch.follow: 0.0, watch.end_visits: END_SECONDS})
     # No log of accesses, for addresses may hold what is nobody else's business.
     config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""People whose accounts at the Hub are removed: their keys are forgotten, and their sessions outlive their accounts."""
+"""People whose accounts at the Hub are removed: keys and offers end, their sessions outlive the accounts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from flows.core.database import open_database
 from flows.core.settings import Settings
+from flows.publishing.own_profiles import OwnProfiles
 from flows.sessions.people.person_keys import PersonKeys
 
 people: set[str] = set()
@@ -22,7 +23,9 @@ def note(authenticator: Any, chosen: Settings) -> None:
     def delete_user(user: Any) -> Any:
         people.add(user.name)
         # Somebody who gets the same name later isn't the same person.
-        PersonKeys(open_database(chosen.database)).forget(user.name)
+        database = open_database(chosen.database)
+        PersonKeys(database).forget(user.name)
+        OwnProfiles(database).leave(user.name)
         return delete(user)
 
     def add_user(user: Any) -> Any:

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from flows.publishing.own_build_results import BuildResults
 from flows.web.hub.registration import CALLBACK
 from flows.web.my_sessions import api, forms, rendering
 from flows.web.my_sessions.callers import Caller
@@ -149,7 +150,10 @@ class Pages:
             "may_build": Scope.profiles in caller.scopes,
             "again": _AGAIN_SECONDS if log and any(one.state in UNDER_WAY for one in own) else 0,
         }
-        return self._page("profiles.html", caller, problem, **shown)
+        page = self._page("profiles.html", caller, problem, **shown)
+        if (news := [one.news for one in own if one.news]) and Scope.profiles in caller.scopes:
+            api.done(BY_NAME["own-profiles-seen"], self._context, caller, "", {"until": max(news)})
+        return page
 
     def _all(self, caller: Caller, problem: Problem | None = None) -> Response:
         seen = api.done(BY_NAME["overview"], self._context, caller, "", {})
@@ -189,7 +193,8 @@ class Pages:
 
     def _page(self, template: str, caller: Caller, problem: Problem | None, **shown: Any) -> Response:
         status = problem.status if problem else 200
-        about = {"caller": caller, "problem": problem, "form_key": self._login.form_key(caller)}
+        news = BuildResults(self._context.database).unseen(caller.person)
+        about = {"caller": caller, "problem": problem, "form_key": self._login.form_key(caller), "news": news}
         return rendering.page(template, status, **about, **shown)
 
     def _handler(self, work: Work) -> Callable[[Request], Awaitable[Response]]:

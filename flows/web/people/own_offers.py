@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import Collection
 
@@ -11,9 +12,12 @@ from flows.core.database import open_database
 from flows.core.formatting import on_a_line
 from flows.core.settings import Settings
 from flows.images.registry import Registry
-from flows.publishing.own_profiles import OwnProfile, OwnProfiles
+from flows.publishing.own_profiles import OfferedTo, OwnProfile, OwnProfiles
 from flows.publishing.signatures import Refusal
+from flows.sessions.people.entitlements import Rights
 from flows.web.people.offers import Image, Offer, newest_images, without_image
+
+logger = logging.getLogger("refit.authorizer")
 
 _LONGEST = 200  # characters of a text that a person wrote
 
@@ -33,6 +37,30 @@ def not_to_offer(own: OwnProfile, groups: Collection[str], mine: Collection[str]
         operator: whether they administer the Hub.
     """
     return () if operator else tuple(sorted({*groups} - {*own.offered} - {*mine}))
+
+
+def ended(offer: OfferedTo, rights: Rights) -> tuple[str, ...]:
+    """The groups to which a profile isn't offered any more, for its owner has left them. Pure.
+
+    People offer to groups as their members. An operator's offer stays, and so do those for somebody without an account.
+    """
+    account = (rights.accounts or {}).get(offer.owner)
+    return tuple(sorted({*offer.groups} - {*offer.vouched} - account.groups)) if account else ()
+
+
+def end_over(records: OwnProfiles, rights: Rights, gone: Collection[str]) -> None:
+    """End the offers to groups that their owners have left, and those of and to people who have no account any more.
+
+    Args:
+        records: of the profiles.
+        rights: by the Hub, now.
+        gone: people whose accounts were removed.
+    """
+    for person in gone:
+        records.leave(person)
+    for offer in records.offered():
+        if (groups := ended(offer, rights)) and (told := records.end_offers(offer.bundle, offer.owner, groups)):
+            logger.warning("%s is offered no longer to %s", offer.bundle, ", ".join(map(on_a_line, told)))
 
 
 def offers_to(settings: Settings, person: str, groups: Collection[str]) -> tuple[Offer, ...]:

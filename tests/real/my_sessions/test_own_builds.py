@@ -17,6 +17,7 @@ import pytest
 
 from flows.publishing.own_build_requests import BuildRequests
 from flows.publishing.own_profiles import OwnProfiles
+from flows.sessions.people import rights
 from flows.web.people.scopes import Scope
 from tests.support.hub import RELEASE, Hub, Person
 from tests.support.my_sessions import BASE, Api, api
@@ -187,6 +188,47 @@ def test_people_offer_to_their_groups_and_to_people_and_operators_to_all(hub: Hu
     assert theirs("POST", "/own-profiles/offer", json=given).json()["groups"] == ["theirs"]
     assert theirs("POST", "/own-profiles/remove", json={"name": "chefs"}).json()["code"] == "unconfirmed"
     theirs("POST", "/own-profiles/remove", json={"name": "chefs", "confirm": "chefs"})
+
+
+def test_offers_end_with_the_owners_time_in_a_group_and_with_accounts(hub: Hub, ada: Person, hers: Api) -> None:
+    boss, zara, olga = hub.person("warden", "--admin"), hub.person("zara"), hub.person("olga")
+    for group in ("short", "hall"):
+        boss.api("POST", f"/groups/{group}")
+        assert boss.api("POST", f"/groups/{group}/users", users=["zara"]).status_code == HTTPStatus.OK
+    assert boss.api("POST", "/groups/short/users", users=["ada"]).status_code == HTTPStatus.OK
+    assert sends(hers, "leaving").status_code == HTTPStatus.ACCEPTED
+    hub.refit("profile", "offer", "leaving", "--for", "ada", "--to", "hall")
+    given = {"name": "leaving", "groups": "short\nhall", "people": "olga"}
+    wait_until(lambda: hers("POST", "/own-profiles/offer", json=given).status_code == HTTPStatus.OK)
+    of_olga = api(olga)
+    assert sends(of_olga, "olgas").status_code == HTTPStatus.ACCEPTED
+    given = {"name": "olgas", "people": "zara"}
+    assert of_olga("POST", "/own-profiles/offer", json=given).status_code == HTTPStatus.OK
+    sees = api(zara)
+
+    def profiles() -> set[str]:
+        return {one["profile"] for one in sees("GET", "/profiles").json()}
+
+    def offered() -> tuple[list[str], list[str]]:
+        [one] = [one for one in hers("GET", "/own-profiles").json() if one["name"] == "leaving"]
+        return one["groups"], one["people"]
+
+    wait_until(lambda: {STEM.format("leaving"), STEM.format("olgas")} <= profiles())
+    assert boss.api("DELETE", "/groups/short/users", users=["ada"]).status_code == HTTPStatus.OK
+    wait_until(lambda: offered() == (["hall"], ["olga"]))
+    assert STEM.format("leaving") in profiles()  # by the group to which an operator has offered it
+    assert boss.api("POST", "/groups/short/users", users=["ada"]).status_code == HTTPStatus.OK
+    wait_until(lambda: "short" in (rights.last(hub.settings).rights.accounts or {})["ada"].groups)
+
+    assert boss.api("DELETE", "/users/olga").status_code == HTTPStatus.NO_CONTENT
+    assert offered() == (["hall"], []) and STEM.format("olgas") not in profiles()
+    assert boss.api("POST", "/users/olga").status_code == HTTPStatus.CREATED  # another person of that name
+    wait_until(lambda: "olga" in (rights.last(hub.settings).rights.accounts or {}))
+    assert offered() == (["hall"], []) and STEM.format("olgas") not in profiles()
+    records = OwnProfiles(hub.sessions.store.database)
+    assert (records.get("olgas").offered, records.get("olgas").people) == ((), ())
+    records.forget("olgas", "olga")
+    BuildRequests(hub.sessions.store.database).drop("olgas")
 
 
 def test_the_page_takes_a_file_and_shows_texts_as_text(hub: Hub, ada: Person, eve: Person, hers: Api) -> None:

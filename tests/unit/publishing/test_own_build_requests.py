@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from flows.core import progress
 from flows.core.database import now, open_database
@@ -16,9 +18,11 @@ from flows.core.leases import lease
 from flows.core.progress import State
 from flows.core.settings import Settings
 from flows.core.settings.personal_builds import PersonalBuilds
-from flows.publishing import own_build_log, own_build_requests
+from flows.publishing import own_build_log, own_build_log_copies, own_build_requests
 from flows.publishing.own_build_requests import PLACES, BuildRequests, BuildState, Request, status
-from flows.publishing.own_profiles import OF_OWNER, LastBuild, LimitReached, OwnProfiles
+from flows.publishing.own_build_results import LONGEST, BuildResults, Outcome
+from flows.publishing.own_profiles import OF_OWNER, LastBuild, LimitReached, OwnProfile, OwnProfiles, queued
+from tests.support.waiting import wait_until
 
 AT = now()
 OLD, LATER = AT - timedelta(hours=2), AT - timedelta(hours=1)
@@ -41,11 +45,11 @@ def test_the_first_come_first_and_nobody_has_two_at_a_time(requests: BuildReques
         assert second and second.bundle == "three" and requests.take() is None
         states = requests.statuses(["one", "two", "three"])
         assert [states[name].state for name in ("one", "two")] == [BuildState.building, BuildState.waiting]
-    requests.end(first)
+    requests.end(first, Outcome.built)
     third = requests.take()
     assert third and third.bundle == "two"
-    requests.end(second)
-    requests.end(third)
+    requests.end(second, Outcome.built)
+    requests.end(third, Outcome.built)
     assert requests.all() == () and requests.take() is None
 
 
@@ -62,7 +66,8 @@ def test_what_is_asked_for_during_a_build_is_built_afterwards(requests: BuildReq
     begun = requests.take()
     assert begun
     requests.ask("mine", "ada")
-    requests.end(begun)
+    requests.end(begun, Outcome.built)
+    assert requests.statuses(["mine"])["mine"].state is BuildState.waiting
     again = requests.take()
     assert again and again.begun != begun.begun
 
@@ -70,10 +75,68 @@ def test_what_is_asked_for_during_a_build_is_built_afterwards(requests: BuildReq
 def test_builds_that_were_killed_are_not_begun_again(requests: BuildRequests, monkeypatch: pytest.MonkeyPatch) -> None:
     requests.ask("mine", "ada")
     assert requests.take()
-    assert requests.take() is None and len(requests.all()) == 1  # it may be about to begin
+    assert requests.settle() == () and len(requests.all()) == 1  # it may be about to begin
     monkeypatch.setattr(own_build_requests, "_TO_BEGIN", timedelta(0))
     assert requests.statuses(["mine"])["mine"].state is BuildState.killed
-    assert requests.take() is None and requests.all() == ()
+    with lease(requests.database, queued("mine")):
+        assert requests.settle() == ()
+    [killed] = requests.settle()
+    assert (killed.bundle, killed.owner, killed.outcome) == ("mine", "ada", Outcome.killed)
+    assert requests.take() is None and requests.all() == () and requests.settle() == ()
+    seen = requests.statuses(["mine"])["mine"]
+    assert seen.state is BuildState.killed and seen.news == killed.at
+
+
+def test_a_build_that_had_no_turn_is_told_with_its_reason(requests: BuildRequests) -> None:
+    records = OwnProfiles(requests.database)
+    before, _ = records.begin("mine", "ada", PersonalBuilds())
+    records.end(before)
+    requests.ask("mine", "ada")
+    begun = requests.take()
+    assert begun
+    requests.end(begun, Outcome.failed, "ada has built 20 times in 24 hours" + "x" * 5000)
+    seen = requests.statuses(["mine"])["mine"]
+    assert seen.state is BuildState.failed and seen.problem.startswith("ada has built") and len(seen.problem) == LONGEST
+    records.begin("mine", "ada", PersonalBuilds())  # by an operator, or at night
+    assert not requests.statuses(["mine"])["mine"].news
+
+
+def test_a_result_is_news_until_its_owner_has_seen_it(requests: BuildRequests) -> None:
+    results = BuildResults(requests.database)
+
+    def build(outcome: Outcome) -> datetime:
+        requests.ask("mine", "ada")
+        begun = requests.take()
+        assert begun
+        return requests.end(begun, outcome, "no" if outcome is Outcome.failed else "").at
+
+    first = build(Outcome.failed)
+    assert (results.unseen("ada"), results.unseen("eve")) == (1, 0)
+    results.mark_seen("eve", first)
+    results.mark_seen("ada", first - timedelta(seconds=1))
+    assert results.unseen("ada") == 1 and requests.statuses(["mine"])["mine"].news == first
+    results.mark_seen("ada", first)
+    assert results.unseen("ada") == 0 and requests.statuses(["mine"])["mine"].news is None
+    assert build(Outcome.failed) > first and results.unseen("ada") == 1  # the same once more was asked for
+    second = build(Outcome.built)
+    results.mark_seen("ada", first)  # of a page that was made before
+    assert results.unseen("ada") == 1
+    results.mark_seen("ada", second)
+    results.note_failure("mine", "ada", "by night")
+    results.mark_seen("ada", now())
+    results.note_failure("mine", "ada", "by night")
+    assert results.unseen("ada") == 0
+    results.note_failure("mine", "ada", "another reason")
+    assert results.unseen("ada") == 1
+
+
+def test_with_a_name_that_is_given_back_its_result_goes(requests: BuildRequests) -> None:
+    records = OwnProfiles(requests.database)
+    own = OwnProfile("mine", "ada", "runtime-mine-deb12-py311", "2026a", {"display.txt": b"x"}, (), now())
+    records.take(own, PersonalBuilds())
+    BuildResults(requests.database).note_failure("mine", "ada", "no")
+    records.forget("mine", "ada")
+    assert BuildResults(requests.database).all() == {}
 
 
 def test_too_many_are_refused(requests: BuildRequests, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,3 +222,35 @@ def test_a_log_is_bounded(settings: Settings) -> None:
         assert part <= own_build_log.PAGE
         end += part
     assert end == size
+
+
+def test_a_log_is_read_on_another_machine_as_on_that_of_the_worker(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    elsewhere = Settings(home=tmp_path / "page", database_url=str(settings.database), machine="page")
+    monkeypatch.setattr(own_build_log_copies, "SECONDS", 0.01)
+
+    def text_there(owner: str = "ada") -> str:
+        return own_build_log.read(elsewhere, owner, "mine", 0)[0]
+
+    own_build_log.path(elsewhere, "ada", "mine").write_text("of an older build, here")
+    with own_build_log.written(settings, "ada", "mine"):
+        progress.report("s", State.running, "STEP \0 1")
+        wait_until(lambda: "STEP" in text_there())
+    whole = own_build_log.read(settings, "ada", "mine", 0)[0]
+    assert "It is built." in whole and text_there() == whole and "\0" not in whole
+    end = len(whole.encode())
+    assert own_build_log.read(elsewhere, "ada", "mine", end) == ("", end)
+    assert text_there("eve") == ""
+    own_build_log.begin_anew(elsewhere, "ada", "mine")
+    assert text_there() == ""
+
+
+def test_a_build_does_not_fail_for_its_log(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OperationalError("INSERT", {}, Exception("disk full"))
+
+    monkeypatch.setattr(own_build_log_copies, "write_rows", full)
+    with own_build_log.written(settings, "ada", "mine"):
+        pass
+    assert "It is built." in own_build_log.read(settings, "ada", "mine", 0)[0]

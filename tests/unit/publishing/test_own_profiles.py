@@ -124,3 +124,27 @@ def test_the_images_of_a_person_have_a_limit_together_and_a_shared_layer_counts_
     with pytest.raises(RoomUsed, match=r"The images of ada have 3\.1 GB, and may have 3"):
         own_images.check_size([stored("one", base=base, own=10**8), stored("two", other=10**9)], "ada", limits)
     own_images.check_size([], "ada", limits)
+
+
+def test_offers_to_groups_end_one_by_one_and_operators_vouch_for_theirs(records: OwnProfiles) -> None:
+    records.take(MINE, LIMITS)
+    records.offer("mine", "ada", ("lab", "team", "all"), ("kai",), vouched=("all", "elsewhere"))
+    [offer] = records.offered()
+    assert (offer.groups, offer.people, offer.vouched) == (("all", "lab", "team"), ("kai",), ("all",))
+    assert records.end_offers("mine", "bob", ("lab",)) == ()  # the name is another person's by now
+    assert records.end_offers("mine", "ada", ("lab", "none")) == ("lab",)
+    assert records.end_offers("mine", "ada", ("lab",)) == ()
+    kept = records.get("mine")
+    assert (kept.offered, kept.people, kept.vouched) == (("all", "team"), ("kai",), ("all",))
+    records.take(replace(MINE, files={"display.txt": b"y"}), LIMITS)  # a new recipe changes no offer
+    assert records.get("mine").offered == ("all", "team")
+
+
+def test_with_a_person_their_offers_go_and_those_to_them_by_name(records: OwnProfiles) -> None:
+    records.take(MINE, LIMITS)
+    records.take(another("other", "bob"), LIMITS)
+    records.offer("mine", "ada", ("lab",), ("kai",), vouched=("lab",))
+    records.offer("other", "bob", ("lab",), ("ada", "kai"))
+    records.leave("ada")
+    assert [(one.bundle, one.groups, one.people) for one in records.offered()] == [("other", ("lab",), ("kai",))]
+    assert records.get("mine").owner == "ada"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from flows.authoring.own import reading
 from flows.authoring.own.catalog import Wish
@@ -17,6 +17,7 @@ from flows.core.errors import UnknownName
 from flows.core.formatting import printable
 from flows.publishing import own_build_log
 from flows.publishing.own_build_requests import BuildRequests, BuildState, BuildStatus
+from flows.publishing.own_build_results import BuildResults
 from flows.publishing.own_profiles import NotYours, OwnProfile, OwnProfiles
 from flows.releases import own_profiles as recipes
 from flows.web.my_sessions.callers import Caller
@@ -63,6 +64,12 @@ class ToOffer(Named):
     people: str = Field("", max_length=_LONGEST_LIST, description="People, one a line.", title="People")
 
 
+class Shown(Parameters):
+    """The results that somebody has been shown."""
+
+    until: AwareDatetime = Field(description="The latest `news` of these.", title="Until")
+
+
 class ToRemove(Named):
     """A profile whose name is given back."""
 
@@ -83,6 +90,7 @@ class Mine:
         before: how many builds come first, while it waits.
         at: when its build was asked for, begun or ended.
         problem: why that failed; empty: it didn't.
+        news: when it ended, if you haven't been shown that; none: you have, or it hasn't ended.
     """
 
     name: str
@@ -95,6 +103,7 @@ class Mine:
     before: int
     at: datetime | None
     problem: str
+    news: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,7 @@ class BuildLog:
 def _view(context: VerbContext, own: OwnProfile, build: BuildStatus) -> Mine:
     problem = own_build_log.for_owner(context.settings, build.problem[:_PROBLEM])
     about = own.bundle, own.profile, own.release, own.at, own.offered, own.people
-    return Mine(*about, build.state, build.before, build.at, problem)
+    return Mine(*about, build.state, build.before, build.at, problem, build.news)
 
 
 def _views(context: VerbContext, every: Iterable[OwnProfile]) -> tuple[Mine, ...]:
@@ -121,6 +130,11 @@ def _views(context: VerbContext, every: Iterable[OwnProfile]) -> tuple[Mine, ...
 
 def _list(context: VerbContext, caller: Caller, _: str, __: Nothing) -> tuple[Mine, ...]:
     return _views(context, OwnProfiles(context.database).all(caller.person))
+
+
+def _seen(context: VerbContext, caller: Caller, _: str, shown: Shown) -> tuple[Mine, ...]:
+    BuildResults(context.database).mark_seen(caller.person, shown.until)
+    return _list(context, caller, "", Nothing())
 
 
 def _own(context: VerbContext, caller: Caller, name: str) -> OwnProfile:
@@ -173,7 +187,8 @@ def _offer(context: VerbContext, caller: Caller, _: str, asked: ToOffer) -> Mine
             why="People offer profiles to groups that they are in; those who administer the Hub, to all.",
             hint="offer it to people by their names, or ask somebody who administers the Hub.",
         )
-    return _one(context, OwnProfiles(context.database).offer(own.bundle, own.owner, groups, people))
+    vouched = {*own.vouched, *({*groups} - {*mine} if caller.admin else ())}
+    return _one(context, OwnProfiles(context.database).offer(own.bundle, own.owner, groups, people, vouched))
 
 
 def _lines(text: str) -> list[str]:
@@ -216,6 +231,16 @@ VERBS = (
         Mine,
         later=True,
         most=_ENCODED + 4096,
+    ),
+    Verb(
+        "own-profiles-seen",
+        "POST",
+        "/own-profiles/seen",
+        Scope.profiles,
+        "Say that you have been shown how builds of yours ended, up to a moment: they are news no more.",
+        _seen,
+        Shown,
+        _ALL,
     ),
     Verb(
         "build-log",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from flows.core.database import now
-from flows.publishing.own_profiles import OwnProfile
-from flows.web.people.own_offers import may_start, packages_of
+from flows.core.database import now, open_database
+from flows.core.settings import Settings
+from flows.core.settings.personal_builds import PersonalBuilds
+from flows.publishing.own_profiles import OfferedTo, OwnProfile, OwnProfiles
+from flows.sessions.people.entitlements import Account, Rights
+from flows.web.people.own_offers import end_over, ended, may_start, packages_of
 
 FILES = {
     "display.txt": b"Tools\n",
@@ -33,3 +36,33 @@ def test_its_owner_and_members_of_its_groups_may_start_it(person: str, groups: t
 
 def test_its_packages_are_named() -> None:
     assert packages_of(MINE) == ("b", "iniconfig")
+
+
+@pytest.mark.parametrize(
+    ("accounts", "gone"),
+    [
+        ({"ada": Account("ada", frozenset({"lab", "team"}))}, ()),
+        ({"ada": Account("ada", frozenset({"team"}))}, ("lab",)),
+        ({"ada": Account("ada")}, ("lab", "team")),
+        ({}, ()),  # an operator builds for somebody whom the Hub doesn't know
+        (None, ()),  # there is no Hub
+    ],
+)
+def test_an_offer_to_a_group_ends_when_its_owner_leaves_unless_an_operator_made_it(
+    accounts: dict[str, Account] | None, gone: tuple[str, ...]
+) -> None:
+    offer = OfferedTo("mine", "ada", ("all", "lab", "team"), ("kai",), ("all",))
+    assert ended(offer, Rights(accounts)) == gone
+
+
+def test_offers_that_ended_stay_ended_when_their_owner_comes_back(settings: Settings) -> None:
+    records, lab = OwnProfiles(open_database(settings.database)), Account("ada", frozenset({"lab"}))
+    records.take(MINE, PersonalBuilds())
+    records.offer("mine", "ada", ("lab",), ("kai",))
+    end_over(records, Rights({"ada": lab}), frozenset())
+    assert records.get("mine").offered == ("lab",)
+    for account in (Account("ada"), lab):
+        end_over(records, Rights({"ada": account}), frozenset())
+        assert (records.get("mine").offered, records.get("mine").people) == ((), ("kai",))
+    end_over(records, Rights({}), frozenset({"kai"}))
+    assert records.offered() == ()

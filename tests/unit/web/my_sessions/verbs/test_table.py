@@ -16,6 +16,7 @@ CALLED = {
     "roll-back": "mine rollback",
     "bring-back": "mine rollback",  # with --only
     "add-keys": "mine add-key",
+    "own-profiles-seen": "mine own-profiles",
 }
 # Forms that do nothing with a session: a program is let in, which `refit login` asks for.
 OTHERS = {"device.html"}
