@@ -48,7 +48,7 @@ class SnapshotTaken(RefitError):
     def __init__(self, session: str, name: str) -> None:
         super().__init__(
             f"There is a snapshot {name!r} of {session} already.",
-            hint=f"choose another name, or remove it: `refit session snapshots rm {session} {name}`.",
+            hint=f"choose another name, or remove it: `refit session remove-snapshot {session} {name}`.",
         )
 
 
