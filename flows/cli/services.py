@@ -158,12 +158,18 @@ def reset(
     # Homes that stay need the database: it knows whose they are.
     kept = set() if homes or "homes" not in {part.name for part in there} else {"homes", "database"}
     parts = [part for part in there if part.name not in kept]
-    show(
-        tables.table("This will be removed", ("part", "what"), ((p.name, ", ".join(map(str, p.paths))) for p in parts))
-    )
+    show(tables.table("This will be removed", ("part", "what"), ((part.name, part.what) for part in parts)))
+    folders = sorted({str(path.parent) for part in parts for path in part.paths})
+    out.print(f"It is in {', '.join(folders)}.", highlight=False)
+    if kept:
+        out.print("Homes stay, and the record of whose they are. --homes removes them, too.", highlight=False)
     if not yes:
         typer.confirm("Remove it?", abort=True)
-    remove_state(settings, [part.name for part in parts])
+    remove_state(
+        settings,
+        [part.name for part in parts],
+        lambda part: err.print(f"Removing {part.what} …", highlight=False),
+    )
 
 
 def demo(

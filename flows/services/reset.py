@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +53,13 @@ def reset_parts(settings: Settings) -> tuple[Part, ...]:
     return tuple(part for part in _there(parts) if part.paths)
 
 
-def reset(settings: Settings, names: Collection[str]) -> None:
+def reset(settings: Settings, names: Collection[str], begins: Callable[[Part], object] = lambda _: None) -> None:
     """Remove the parts with these names. Services are ended first; mounts are unmounted, never descended into.
+
+    Args:
+        settings: whose home it is.
+        names: of parts.
+        begins: is told of each part before it is removed, which may take minutes.
 
     Raises:
         RefitError: homes shall stay while the database goes (nobody would know whose they are), or something is still
@@ -74,6 +79,7 @@ def reset(settings: Settings, names: Collection[str]) -> None:
                 process.end(service)
             Supervisor(settings.folder("services")).end()
     for part in parts:
+        begins(part)
         if part.name == "containers":
             _end_containers(settings)
         for path in part.paths:

@@ -80,7 +80,7 @@ def test_an_empty_list_is_said_to_be_empty(tmp_path: Path) -> None:
 def test_reset_asks_first(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     done = in_process(tmp_path, "reset", typed="n\n")
-    assert done.returncode == 1 and "Remove it?" in done.stdout
+    assert done.returncode == 1 and "Remove it?" in done.stdout and str(tmp_path) in done.stdout.replace("\n", "")
     assert (tmp_path / "logs").is_dir()
 
 
