@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from flows.core.database import Table, write_rows
+from flows.publishing.own_build_results import belongs
 
 logger = logging.getLogger("refit.own-builds")
 SECONDS = 5.0
@@ -52,8 +53,7 @@ def followed(database: Engine, owner: str, bundle: str, machine: str, log: Path,
             with log.open("rb") as file:
                 text = file.read(most).decode(errors="replace").replace("\0", "")  # PostgreSQL takes none
             if text != copied:
-                row = OwnBuildLogRow(bundle=bundle, owner=owner, machine=machine, text=text)
-                write_rows(database, lambda rows: rows.merge(row))
+                write_rows(database, lambda rows: _put(rows, bundle, owner, machine, text))
                 copied = text
         except FileNotFoundError:
             return  # another build of it is asked for, whose log begins anew
@@ -73,6 +73,11 @@ def followed(database: Engine, owner: str, bundle: str, machine: str, log: Path,
         over.set()
         thread.join()
         copy()
+
+
+def _put(rows: Session, bundle: str, owner: str, machine: str, text: str) -> None:
+    if belongs(rows, bundle, owner):
+        rows.merge(OwnBuildLogRow(bundle=bundle, owner=owner, machine=machine, text=text))
 
 
 def of_another_machine(database: Engine, owner: str, bundle: str, here: str) -> bytes | None:

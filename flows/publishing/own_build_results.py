@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import Engine, delete, func, select, update
+from sqlalchemy import Engine, column, delete, func, select, table, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from flows.core.database import Instant, Table, now, write_rows
 
 LONGEST = 2000  # characters of a problem
+# Of `own_profiles`, which removes results along with names.
+_BUNDLES = table("own_bundles", column("name"), column("owner"))
 
 
 class Outcome(StrEnum):
@@ -56,8 +58,15 @@ class Result:
     seen: bool = False
 
 
+def belongs(rows: Session, bundle: str, owner: str) -> bool:
+    """Whether a bundle is still a person's: it may be removed during its build, and its name be another one's."""
+    return rows.scalar(select(_BUNDLES.c.owner).where(_BUNDLES.c.name == bundle)) == owner
+
+
 def put(rows: Session, result: Result) -> None:
-    """Write a result down inside a transaction, in the place of that of the build before."""
+    """Write a result down inside a transaction, in the place of that of the build before, if the bundle is theirs."""
+    if not belongs(rows, result.bundle, result.owner):
+        return
     values = {"outcome": result.outcome.value, "at": result.at, "problem": result.problem[:LONGEST]}
     rows.merge(OwnBuildResultRow(bundle=result.bundle, owner=result.owner, seen=result.seen, **values))
 

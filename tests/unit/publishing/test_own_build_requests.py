@@ -26,12 +26,16 @@ from tests.support.waiting import wait_until
 
 AT = now()
 OLD, LATER = AT - timedelta(hours=2), AT - timedelta(hours=1)
+MINE = OwnProfile("mine", "ada", "runtime-mine-deb12-py311", "2026a", {"display.txt": b"x"}, (), AT)
 WAITS, BEGUN = Request("mine", "ada", AT), Request("mine", "ada", OLD, LATER)
 
 
 @pytest.fixture
 def requests(settings: Settings) -> Iterator[BuildRequests]:
-    yield BuildRequests(open_database(settings.database))
+    """An empty queue; ada has a profile called "mine"."""
+    requests = BuildRequests(open_database(settings.database))
+    OwnProfiles(requests.database).take(MINE, PersonalBuilds())
+    yield requests
 
 
 def test_the_first_come_first_and_nobody_has_two_at_a_time(requests: BuildRequests) -> None:
@@ -131,12 +135,24 @@ def test_a_result_is_news_until_its_owner_has_seen_it(requests: BuildRequests) -
 
 
 def test_with_a_name_that_is_given_back_its_result_goes(requests: BuildRequests) -> None:
-    records = OwnProfiles(requests.database)
-    own = OwnProfile("mine", "ada", "runtime-mine-deb12-py311", "2026a", {"display.txt": b"x"}, (), now())
-    records.take(own, PersonalBuilds())
-    BuildResults(requests.database).note_failure("mine", "ada", "no")
+    records, results = OwnProfiles(requests.database), BuildResults(requests.database)
+    results.note_failure("mine", "ada", "no")
     records.forget("mine", "ada")
-    assert BuildResults(requests.database).all() == {}
+    assert results.all() == {}
+
+
+def test_a_bundle_that_was_removed_during_its_build_leaves_no_result_to_anybody(requests: BuildRequests) -> None:
+    records, results = OwnProfiles(requests.database), BuildResults(requests.database)
+    requests.ask("mine", "ada")
+    begun = requests.take()
+    assert begun
+    records.forget("mine", "ada")
+    requests.end(begun, Outcome.failed, "ada's secret")
+    assert results.all() == {} and results.unseen("ada") == 0
+    records.take(replace(MINE, owner="bob"), PersonalBuilds())
+    requests.end(begun, Outcome.failed, "ada's secret")
+    results.note_failure("mine", "ada", "ada's secret")
+    assert results.all() == {} and requests.statuses(["mine"])["mine"].problem == ""
 
 
 def test_too_many_are_refused(requests: BuildRequests, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +245,8 @@ def test_a_log_is_read_on_another_machine_as_on_that_of_the_worker(
 ) -> None:
     elsewhere = Settings(home=tmp_path / "page", database_url=str(settings.database), machine="page")
     monkeypatch.setattr(own_build_log_copies, "SECONDS", 0.01)
+    records = OwnProfiles(open_database(settings.database))
+    records.take(MINE, PersonalBuilds())
 
     def text_there(owner: str = "ada") -> str:
         return own_build_log.read(elsewhere, owner, "mine", 0)[0]
@@ -243,6 +261,9 @@ def test_a_log_is_read_on_another_machine_as_on_that_of_the_worker(
     assert own_build_log.read(elsewhere, "ada", "mine", end) == ("", end)
     assert text_there("eve") == ""
     own_build_log.begin_anew(elsewhere, "ada", "mine")
+    assert text_there() == ""
+    with own_build_log.written(settings, "ada", "mine"):
+        records.forget("mine", "ada")
     assert text_there() == ""
 
 
