@@ -24,9 +24,11 @@ _AS_SESSIONS = (
     *("automountServiceAccountToken", "enableServiceLinks", "hostname", "securityContext"),
     *("imagePullSecrets", "nodeSelector", "tolerations"),
 )
-# The token is made there: nobody but the trial's own checks needs it, and it stands in no manifest.
-_BEGIN = (
-    'umask 77; read -r token </proc/sys/kernel/random/uuid; echo "$token" >"$REFIT_TOKEN_FILE"; unset token; umask 22'
+# The token is made there: nobody but the trial's own checks needs it, and it stands in no manifest. To Jupyter, the end
+# of a line would be a part of it.
+BEGIN = (
+    "umask 77; read -r token </proc/sys/kernel/random/uuid; "
+    'printf %s "$token" >"$REFIT_TOKEN_FILE"; unset token; umask 22'
 )
 
 
@@ -107,7 +109,7 @@ def _container(
         "name": TRIAL,
         "image": options.reference(session.image),
         "imagePullPolicy": "IfNotPresent",
-        "command": ["/bin/sh", "-c", f"{_BEGIN}; mkdir -p {HOME} && cd {HOME} && exec {program}"],
+        "command": ["/bin/sh", "-c", f"{BEGIN}; mkdir -p {HOME} && cd {HOME} && exec {program}"],
         "workingDir": "/",
         "env": [{"name": name, "value": value} for name, value in {**session.environment, **own}.items()],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +84,12 @@ def test_no_secret_is_in_what_everybody_in_the_namespace_may_read() -> None:
     told = json.dumps([manifests.pod(SESSION, OPTIONS, "s"), manifests.record(SESSION, OPTIONS)])
     assert "stringData" not in told
     assert manifests.token(SESSION, OPTIONS, "geheim")["stringData"] == {"token": "geheim"}
+
+
+def test_a_trial_makes_a_token_of_its_own_without_the_end_of_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    subprocess.run(["sh", "-euc", trial_pods.BEGIN], check=True, env={**os.environ, "REFIT_TOKEN_FILE": str(file)})
+    assert re.fullmatch(r"[0-9a-f-]{36}", file.read_text()) and file.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_pod_as_the_api_server_completes_it_is_not_changed_by_hand() -> None:
