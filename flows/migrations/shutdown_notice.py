@@ -10,9 +10,11 @@ from flows.core.settings import Settings
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Move, Phase
 from flows.migrations.move_steps import State, StepName
-from flows.sessions.activity.probes import FINAL_PROBE, see
+from flows.sessions.activity.evidence import Look
+from flows.sessions.activity.probes import FINAL_PROBE
 from flows.sessions.activity.verdict import judge
-from flows.sessions.ide import login_notice, reopening, terminals
+from flows.sessions.activity.visit import Visit
+from flows.sessions.ide import reopening, terminals
 from flows.sessions.ide.pages import Windows
 from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions
@@ -27,12 +29,22 @@ GOES_BACK_NOW = (
 LEAVES_NOW = "This session moves to another machine now. Its home stays as it is; programs that run in it end."
 
 
-def warn(sessions: Sessions, move: Move) -> None:
-    """Tell whoever is in a session that it moves now; it does so whether they can be told or not."""
+def warn(sessions: Sessions, move: Move, seen: Look | None = None) -> None:
+    """Tell whoever is in a session that it moves now; it does so whether they can be told or not.
+
+    Args:
+        sessions: those of this machine.
+        move: of the session.
+        seen: the last look at it, by which its terminals are known; none: they are looked for.
+    """
     session = move.before
     notice = GOES_BACK_NOW if move.back_to else LEAVES_NOW if move.relocates else MOVES_NOW
     with suppress(RefitError):
-        terminals.write_to_all(sessions.engine, session, f"{notice} It can be reached again within a minute.")
+        text = f"{notice} It can be reached again within a minute."
+        if seen is None:
+            terminals.write_to_all(sessions.engine, session, text)
+        else:
+            terminals.write(sessions.engine, session, text, sorted(seen.terminals))
     with suppress(RefitError):
         if pages := sessions.pages(session):
             pages.leave_notice("moves", f"The session {session.name} moves", f"{notice} {pages.comes_back}")
@@ -47,13 +59,17 @@ def title_after(move: Move) -> str:
     return f"The session {move.after.name} is on another image now"
 
 
-def open_in(settings: Settings, sessions: Sessions, session: Session) -> Opened:
-    """The programs that a stop would end; none if the session can't tell, which keeps nobody from being moved."""
+def open_in(settings: Settings, visit: Visit, session: Session) -> tuple[Opened, Look | None]:
+    """The programs that a stop would end, and what was seen; nothing if the session can't tell.
+
+    That keeps nobody from being moved.
+    """
+    seen: Look | None = None
     with suppress(RefitError):
-        seen = see(sessions.engine, session, FINAL_PROBE)
+        seen = visit.look(FINAL_PROBE)
         running = judge(seen, session.access.helpers, settings.idle_minutes * 60).ending
-        return reopening.look(sessions.engine, session, running)
-    return Opened()
+        return reopening.look(visit, session, running), seen
+    return Opened(), seen
 
 
 def ended_by(entries: Sequence[Entry]) -> Opened:
@@ -82,7 +98,6 @@ def reopen(sessions: Sessions, session: Session, ended: Opened, title: str, more
     """Open again what can be in a session that is back, and tell its person, `more` as well; returns what they read."""
     told = _together(reopening.told(ended, Opened()), more)
     with suppress(RefitError):
-        login_notice.leave(sessions.engine, session, "")
         if isinstance(pages := sessions.pages(session), Windows):
             pages.remove()
     if session.access.protocol != "jupyter":

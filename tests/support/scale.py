@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import time
 from collections import Counter
@@ -31,7 +30,7 @@ from flows.migrations.recovery import recover_all
 from flows.migrations.results import Result
 from flows.migrations.session_planner import SessionPlanner
 from flows.sessions.kubernetes import cluster as connection
-from flows.sessions.kubernetes import manifests, ownership
+from flows.sessions.kubernetes import manifests, ownership, records
 from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
@@ -191,8 +190,8 @@ def _record(session: Session, options: ClusterOptions) -> dict[str, Any]:
 def _pod(session: Session, options: ClusterOptions, script: str, node: str) -> dict[str, Any]:
     pod = manifests.pod(session, options, script)
     name, slot = pod["metadata"]["name"], manifests.SLOTS[0]
-    opened = {"generation": 1, "container": first_id(name, slot), "late": False}
-    annotations = {f"{manifests.PLACED}{slot}": "1", f"{manifests.OPENED}{slot}": json.dumps(opened)}
+    opened = records.opened(1, first_id(name, slot))
+    annotations = {f"{manifests.PLACED}{slot}": "1", f"{manifests.OPENED}{slot}": opened}
     pod["metadata"]["annotations"] = {**(pod["metadata"].get("annotations") or {}), **annotations}
     pod["spec"]["nodeName"] = node
     return pod

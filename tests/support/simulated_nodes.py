@@ -24,6 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import yaml
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from tests.support.cluster import kubectl
@@ -180,12 +181,8 @@ class _Nodes:
             while len(rest) < int(length):
                 rest += await _input(socket)
             said = self._in_slot((pod, slot), words[2:])
-        elif "-c" in words and "exec(input())" in words[-1]:  # what looks: a line, an answer; a line, an answer
-            for answer in ("ready", json.dumps({"at": time.time()})):
-                while b"\n" not in rest:
-                    rest += await _input(socket)
-                rest = rest.partition(b"\n")[2]
-                await socket.send(bytes([_OUTPUT]) + f"{answer}\n".encode())
+        elif "-c" in words and "exec(input())" in words[-1]:
+            await _answer(socket, rest)
         if said:
             await socket.send(bytes([_OUTPUT]) + said)
         await socket.send(bytes([_STATUS]) + json.dumps({"status": "Success"}).encode())
@@ -196,6 +193,20 @@ class _Nodes:
         if words[0] == "stop":
             self._running.pop(place, None)
         return f"{self._running.get(place, '')}\n".encode() if words[0] == "state" else b""
+
+
+async def _answer(socket: ServerConnection, rest: bytes) -> None:
+    """Be what looks at a session: a line, an answer; a line, an answer, until nobody asks any more."""
+    program = True
+    with suppress(ConnectionClosed):
+        while True:
+            while b"\n" not in rest:
+                rest += await _input(socket)
+            line, _, rest = rest.partition(b"\n")
+            runs = not program and "run" in json.loads(line)
+            told = json.dumps({"code": 0, "said": "", "why": ""} if runs else {"at": time.time()})
+            await socket.send(bytes([_OUTPUT]) + f"{'ready' if program else told}\n".encode())
+            program = False
 
 
 async def _input(socket: ServerConnection) -> bytes:

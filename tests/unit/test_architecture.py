@@ -180,7 +180,7 @@ def test_only_flows_import_prefect_and_only_the_door_imports_sh() -> None:
     assert {room(path) for path in importers("prefect")} <= {"orchestration", *FLOW_FILES}
     assert {dotted(path) for path in importers("sh")} == {"flows.core.programs.command"}
     # These run inside an image, where nothing of Refit is.
-    inside = ("probe", "inspect_processes", "read_image", "read_installed", "supervise")
+    inside = ("probe", "inspect_processes", "answer_questions", "read_image", "read_installed", "supervise")
     door = {"flows.core.programs.command", "flows.core.programs.process_tree", "flows.core.programs.spawn"}
     assert {dotted(path) for path in importers("subprocess") if path.stem not in inside} <= door
 

@@ -6,6 +6,7 @@ Every one of them can be done again: it looks at what is there and does what is 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from flows.core.errors import RefitError
 from flows.core.formatting import some
@@ -15,6 +16,7 @@ from flows.migrations.move_steps import Code, StepName
 from flows.migrations.results import NOTHING, Outcome
 from flows.migrations.steps.move_context import NO_SNAPSHOT, MoveContext, stays_cold
 from flows.sessions.homes.copying import NobodyKnows
+from flows.sessions.ide import login_notice
 from flows.sessions.model import Running
 from flows.sessions.snapshots.model import Kind
 
@@ -92,6 +94,8 @@ class Compensations:
         self._sessions.wait_ready(move.before)
         if not stopped:
             return NOTHING
+        with suppress(RefitError):
+            login_notice.leave(self._sessions.engine, move.before, "")
         title = f"The session {move.before.name} has the image again that it had"
         return Outcome(shutdown_notice.reopen(self._sessions, move.before, self._context.ended(move), title))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 
 from flows.compatibility.changes import hand_made
 from flows.compatibility.replay import replay
@@ -32,12 +32,14 @@ from flows.migrations.steps import environments, packages
 from flows.migrations.steps.compensations import forget
 from flows.migrations.steps.move_context import NO_SNAPSHOT, MoveContext, says_used, stays_cold
 from flows.sessions.activity import hook
-from flows.sessions.activity.probes import Watch
+from flows.sessions.activity.probes import FINAL_PROBE, Watch
 from flows.sessions.activity.seen import Seen as Look
 from flows.sessions.activity.seen import work_in
+from flows.sessions.activity.visit import Visit, visiting
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.homes.copying import NobodyKnows
+from flows.sessions.ide import login_notice
 from flows.sessions.model import Running, Session
 from flows.sessions.packages.model import NoIndex
 from flows.sessions.preferences import UpdatePreferences
@@ -177,25 +179,25 @@ class Forward:
         """
         if move.consent is Consent.starts:
             return Outcome(move.consent.text)
-        self._ask_hook(move)
-        if (
-            move.consent is Consent.forced
-            and not move.relocates
-            and (why := frozen(self._candidate(move), self._rollout()))
-        ):
-            raise Deferred(why)
-        ends = shutdown_notice.open_in(self._settings, self._sessions, move.before).to_json()
-        if move.consent:
-            shutdown_notice.warn(self._sessions, move)
-            with suppress(RefitError):  # then its kernels are ended by what is started only then, or by the stop
-                self._sessions.prepare_stop(move.before)
-            return Outcome(move.consent.text, data=ends)
-
-        if why := self._watch.look_last(
-            move.before, work_in if move.back_to or move.relocates else self.objection_to(move)
-        ):
-            raise Deferred(why)
-        return Outcome("nobody works in it", data=ends)
+        with visiting(self._sessions.engine, move.before) as visit:
+            self._ask_hook(move, visit)
+            if (
+                move.consent is Consent.forced
+                and not move.relocates
+                and (why := frozen(self._candidate(move), self._rollout()))
+            ):
+                raise Deferred(why)
+            ends, seen = shutdown_notice.open_in(self._settings, visit, move.before)
+            if not move.consent:
+                objection_to = work_in if move.back_to or move.relocates else self.objection_to(move)
+                first = partial(visit.look, FINAL_PROBE)
+                if why := self._watch.look_last(move.before, objection_to, first):
+                    raise Deferred(why)
+                return Outcome("nobody works in it", data=ends.to_json())
+        shutdown_notice.warn(self._sessions, move, seen)
+        with suppress(RefitError):  # then its kernels are ended by what is started only then, or by the stop
+            self._sessions.prepare_stop(move.before)
+        return Outcome(move.consent.text, data=ends.to_json())
 
     def objection_to(self, move: Move) -> Callable[[Look], str]:
         """The objections of a last look to the stop; the catalog is read for it, before anybody waits."""
@@ -219,9 +221,10 @@ class Forward:
     def _rollout(self) -> PlanInput:
         return PlanInput(now(), {}, self._settings.migration, self._settings.idle_state_hours)
 
-    def _ask_hook(self, move: Move) -> None:
+    def _ask_hook(self, move: Move, visit: Visit | None = None) -> None:
         """Where somebody has agreed, or the deadline has come, the hook may still save something, but not object."""
-        if (why := hook.ask(self._sessions.engine, move.before, whether=not move.consent)) and not move.consent:
+        where = visit or self._sessions.engine
+        if (why := hook.ask(where, move.before, whether=not move.consent)) and not move.consent:
             raise Deferred(why)
 
     def stop(self, move: Move) -> Outcome:
@@ -275,7 +278,8 @@ class Forward:
                 raise Unproven(f"A kernel answered {said!r} to {CELL!r}.")
         self._sessions.ssh.check(move.after)
         self._check_gpus(move.after)
-        if why := hook.disproof(self._sessions.engine, move.after):
+        # A rollback would remove what login shells were told as well.
+        if why := hook.disproof(self._sessions.engine, move.after, login_notice.LEFT):
             raise Unproven(f"In its new container, {why}.")
         self._watch_it(move.after)
         kept = self._context.keep_home(move, changed) if changed else NOTHING

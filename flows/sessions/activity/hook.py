@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from flows.core.formatting import on_a_line
 from flows.core.programs.command import ProgramFailed
 from flows.sessions.activity import supervise
-from flows.sessions.engine import Engine
+from flows.sessions.activity.visit import Programs
 from flows.sessions.model import Session
 
 HOOK, PROOF = ".config/refit/before-move", ".config/refit/after-move"
@@ -29,6 +29,7 @@ _CALL = f'cd && if [ -x {HOOK} ]; then {_SUPERVISE} ./{HOOK} "$2"; fi'
 # No file is written: a home that is full is no fault of the image. Its own output says that it can't be.
 _READ_ONLY = "read-only"
 _PROVE = f"""{{ cd && [ -w . ]; }} || {{ echo {_READ_ONLY}; exit 0; }}
+if [ -n "$2" ]; then rm -f "$2"; fi
 if [ -x {PROOF} ]; then {_SUPERVISE} ./{PROOF} moved; fi"""
 
 
@@ -44,7 +45,7 @@ class Outcome:
 _OUTCOME = TypeAdapter(Outcome)
 
 
-def ask(engine: Engine, session: Session, *, whether: bool = True) -> str:
+def ask(engine: Programs, session: Session, *, whether: bool = True) -> str:
     """Why the hook of a session that runs doesn't want it to be moved now; empty: there is none, or it may be.
 
     A session whose hook doesn't answer clearly is left alone: only 0 is a yes.
@@ -96,21 +97,22 @@ def meaning(code: int | None, said: str) -> str:
     return f"its hook ~/{HOOK} {why}" + (f": {last}" if last else "")
 
 
-def disproof(engine: Engine, session: Session) -> str:
+def disproof(engine: Programs, session: Session, outdated: str = "") -> str:
     """Why a session shouldn't stay in its new container; see `disproved`."""
-    return disproved(lambda argv: engine.execute(session.container, argv, limit=LIMIT))
+    return disproved(lambda argv: engine.execute(session.container, argv, limit=LIMIT), outdated)
 
 
-def disproved(execute: Callable[[list[str]], str]) -> str:
+def disproved(execute: Callable[[list[str]], str], outdated: str = "") -> str:
     """Why a session shouldn't be in a container: it can't write to its home, or its hook objects; else empty.
 
     In an image with a hook only 0 is a yes, as before a move.
 
     Args:
         execute: runs a program in that container, for `LIMIT` seconds at most, and returns what it prints.
+        outdated: a file in the home that is out of date whatever the hook says, and is removed; empty: none.
     """
     try:
-        told = execute(["sh", "-c", _PROVE, "sh", _script()])
+        told = execute(["sh", "-c", _PROVE, "sh", _script(), outdated])
     except ProgramFailed as error:
         return f"its hook ~/{PROOF} {_unclear(error)}"
     if told.strip() == _READ_ONLY:

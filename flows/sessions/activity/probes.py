@@ -18,7 +18,7 @@ from flows.core.atomic_files import write_whole
 from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.core.threads import at_once
+from flows.core.threads import QUESTIONS, at_once
 from flows.sessions.activity import inspect_processes
 from flows.sessions.activity.evidence import Activity, Look, Memory, Verdict, unknown
 from flows.sessions.activity.seen import Seen
@@ -26,7 +26,7 @@ from flows.sessions.activity.verdict import PROBE, judge, remembered
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session, check_name
 
-_SCRIPT = Path(inspect_processes.__file__)
+LOOKS = Path(inspect_processes.__file__)
 _LOOK, _MEMORY = TypeAdapter(Look), TypeAdapter(Memory)
 # A kernel is asked on its control channel, where no cell is waited for; Jupyter doesn't count this message as activity.
 # A line without a type is a group: of special ones and functions, which every kernel has, or of classes.
@@ -70,6 +70,7 @@ class ProbeSpec:
     limit: float = 30.0
 
 
+_ELSEWHERE = 48
 # Right before a stop, while people are kept waiting.
 FINAL_PROBE = ProbeSpec(seconds=0.2, limit=10.0)
 # So long a session is closed for each attempt at a last look. The first finds who works there, also if it ends late:
@@ -84,20 +85,31 @@ def ready_to_look(engine: Inside, session: Session, manner: ProbeSpec = ProbeSpe
     Raises:
         RefitError: nothing can be seen; on the call as well.
     """
-    access = session.access
-    asked = {
-        "seconds": manner.seconds,
-        "port": access.port,
-        "protocol": access.protocol,
-        "heartbeat": access.heartbeat,
-        "ask": _ASK_VARIABLES,
-    }
     with engine.dialogue(session.container, PROBE, manner.limit) as ask:
-        ask(f"exec({_SCRIPT.read_text(encoding='utf-8')!a})")
-        yield lambda: _read_look(session, ask(json.dumps(asked)))
+        ask(f"exec({LOOKS.read_text(encoding='utf-8')!a})")
+        yield lambda: read_look(session, ask(asked(session, manner)))
 
 
-def _read_look(session: Session, told: str) -> Look:
+def asked(session: Session, manner: ProbeSpec) -> str:
+    """The question for a look."""
+    access = session.access
+    return json.dumps(
+        {
+            "seconds": manner.seconds,
+            "port": access.port,
+            "protocol": access.protocol,
+            "heartbeat": access.heartbeat,
+            "ask": _ASK_VARIABLES,
+        }
+    )
+
+
+def read_look(session: Session, told: str) -> Look:
+    """The answer to the question for a look.
+
+    Raises:
+        RefitError: it is none.
+    """
     try:
         return _LOOK.validate_json(told)
     except ValidationError as error:
@@ -169,7 +181,9 @@ class Watch:
         """Remember what a look of the caller's own shows; a session that it can't see is busy."""
         return self._remember(session, _judged(look, session, self._quiet))
 
-    def look_last(self, session: Session, objection: Callable[[Seen], str]) -> str:
+    def look_last(
+        self, session: Session, objection: Callable[[Seen], str], first: Callable[[], Look] | None = None
+    ) -> str:
         """Close a session to new input and look a last time, right before it is stopped.
 
         It stays closed, so that nobody can begin anything before the stop. If there is an objection to what was seen,
@@ -179,21 +193,25 @@ class Watch:
         Args:
             session: one that runs.
             objection: says why it isn't to be stopped after all; empty: it is.
+            first: the first look, whose program has been started; none: it is started here.
 
         Returns:
             that objection.
         """
         for seconds in CLOSED_SECONDS:
-            why, closed = self._look_closed(session, objection, seconds)
+            why, closed = self._look_closed(session, objection, seconds, first)
             if why or closed:
                 return why
+            first = None
         return f"what works in it can't be seen within {CLOSED_SECONDS[-1]:g} s"
 
-    def _look_closed(self, session: Session, objection: Callable[[Seen], str], seconds: float) -> tuple[str, bool]:
+    def _look_closed(
+        self, session: Session, objection: Callable[[Seen], str], seconds: float, first: Callable[[], Look] | None
+    ) -> tuple[str, bool]:
         """The objection to what is seen, and whether the session was closed all the time, and is."""
         with ExitStack() as started:
             try:
-                look = started.enter_context(ready_to_look(self._engine, session, FINAL_PROBE))
+                look = first or started.enter_context(ready_to_look(self._engine, session, FINAL_PROBE))
             except RefitError:  # maybe another one can be started, else that one says why not
                 look = partial(see, self._engine, session, FINAL_PROBE)
             door = _Ingress(self._engine, session, seconds)
@@ -215,9 +233,9 @@ class Watch:
 
 
 def look_at(settings: Settings, engine: Engine, sessions: Iterable[Session]) -> tuple[Seen, ...]:
-    """Look at sessions that run, some at the same time."""
+    """Look at sessions that run, some at the same time: each takes a second, and elsewhere not of this machine."""
     watch = Watch(settings, engine)
-    return at_once(watch.look, sessions)
+    return at_once(watch.look, sessions, QUESTIONS if engine.on_this_machine else _ELSEWHERE)
 
 
 def _read(file: Path) -> Memory | None:

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from flows.core.errors import RefitError
 from flows.sessions.activity.evidence import Evidence
-from flows.sessions.engine import Engine
+from flows.sessions.activity.visit import Programs
 from flows.sessions.ide import opened
 from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.model import Session
@@ -67,7 +67,7 @@ class Opened:
 _AS_JSON = TypeAdapter(Opened)
 
 
-def look(engine: Engine, session: Session, running: Sequence[Evidence]) -> Opened:
+def look(engine: Programs, session: Session, running: Sequence[Evidence]) -> Opened:
     """The open parts of a session that runs, beside the programs and kernels that are known to run.
 
     Raises:

@@ -170,9 +170,23 @@ class Cluster(ApiServer):
         self.follower.removed(resource, name)
 
     def wait(
-        self, resource: str, name: str, until: Callable[[Mapping[str, Any] | None], bool], seconds: float, told: str
+        self,
+        resource: str,
+        name: str,
+        until: Callable[[Mapping[str, Any] | None], bool],
+        seconds: float,
+        told: str,
+        begin: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         """Watch an object until something holds of it; none stands for one that is not there.
+
+        Args:
+            resource: the kind of object.
+            name: of the object.
+            until: says of a state of the object whether it is over.
+            seconds: for which it is waited for.
+            told: what is told if that doesn't happen, without the time.
+            begin: what is done before, once no change escapes; returns the object as it is then.
 
         Raises:
             StillWaiting: that doesn't happen in so many seconds.
@@ -180,21 +194,19 @@ class Cluster(ApiServer):
         """
         deadline = time.monotonic() + seconds
         with self.follower.changes(resource, name) as queue:
-            while not until(seen := self.find(resource, name)):
+            seen = begin() if begin else self.find(resource, name)
+            while not until(seen):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     hint = f"see `kubectl describe {resource} {name}`."
                     raise StillWaiting(f"{told} within {seconds:g} s.", hint=hint)
                 bound = min(left, SECONDS / 2)
                 with suppress(ClusterAway):  # the next `find` waits until it is back
-                    followed = queue is not None and seen is not None and keeps(resource, seen)
-                    changes = (
-                        _told(queue, bound)
-                        if queue is not None and followed
-                        else self._changes(resource, name, seen, bound)
-                    )
+                    followed = queue if seen is not None and keeps(resource, seen) else None
+                    changes = _told(followed, bound) if followed else self._changes(resource, name, seen, bound)
                     if any(until(changed) for changed in changes):
                         return
+                seen = self.find(resource, name)
 
     def _changes(
         self, resource: str, name: str, seen: Mapping[str, Any] | None, seconds: float

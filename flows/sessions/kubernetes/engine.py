@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from flows.core import fence
+from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.programs.command import FOREIGN_OUTPUT
 from flows.core.waiting import retry
 from flows.sessions.kubernetes import manifests, records
-from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, StillWaiting
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, ProgramEnded, StillWaiting
 from flows.sessions.kubernetes.isolation import Isolation
-from flows.sessions.kubernetes.manifests import ENDED, KIND, OPENED, PLACED, SESSION, STARTED, entered
+from flows.sessions.kubernetes.manifests import KIND, OPENED, PLACED, SESSION, STARTED, entered
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.programs import output_of, talk
 from flows.sessions.kubernetes.pulls import Pulls
-from flows.sessions.kubernetes.records import SessionPod, Slot
+from flows.sessions.kubernetes.records import SessionPod, Slot, opened
 from flows.sessions.kubernetes.refusals import ClusterAway
 from flows.sessions.model import Container, Running, Session, session_of
 
@@ -32,6 +31,7 @@ logger = logging.getLogger("refit.sessions")
 _SLOT = ("/bin/sh", "/run/refit/bin/slot")
 _QUICK = 60.0
 _REPEATED = 3
+_REFUSED = 75  # EX_TEMPFAIL of sysexits.h, by which the program of a slot says that it doesn't
 # Seconds in which kubelet tells the API server that a container has ended.
 _KUBELET_SECONDS = 10.0
 
@@ -71,9 +71,12 @@ class Kubernetes:
 
         `pods`: its Pods, as they were just told.
         """
+        return records.containers(self._records(session), pods or self._placement.pods(session))
+
+    def _records(self, session: str = "") -> Sequence[Mapping[str, Any]]:
+        """The records of all generations, or of those of one session, as the API server has them."""
         followed = self._cluster.follower.of("configmaps", session) if session else None
-        own = self._cluster.list("configmaps", **{SESSION: session, KIND: "record"}) if followed is None else followed
-        return records.containers(own, pods or self._placement.pods(session))
+        return self._cluster.list("configmaps", **{SESSION: session, KIND: "record"}) if followed is None else followed
 
     def pull(self, image: str) -> None:
         """Bring the image with this digest to every node on which sessions run.
@@ -94,7 +97,8 @@ class Kubernetes:
         """
         self._configuration(session.image)
         self._isolation.ensure()
-        self._cluster.ensure("configmaps", manifests.record(session, self._options))
+        ran = session.name in records.ran(self._records(session.name))
+        self._cluster.ensure("configmaps", manifests.record(session, self._options, ran=ran))
         made = self._find(session.container)
         if made is None or made.made_from != session:
             raise RefitError(
@@ -114,19 +118,20 @@ class Kubernetes:
         Raises:
             RefitError: another generation may write into that home.
         """
-        mine, others = self._mine_and_others(container, self._placement.seen_now(session_of(container)))
+        name = session_of(container)
+        own = self._records(name)
+        mine, others = self._mine_and_others(container, records.containers(own, self._placement.seen_now(name)))
         session = _made_from(mine)
         if mine.running is Running.running and not mine.warm and self._has_begun(container):
             return
         _check_home(session, others)
-        if mine.warm:
-            self._let_home_in(session)
-        else:
+        if not (mine.warm and self._let_home_in(session)):
             self._begin(session, "start")
-        self._note(container, STARTED)
+        if not any(each["metadata"]["name"] == container and records.has_run(each) for each in own):
+            self._note(container, STARTED)
 
-    def _mine_and_others(self, container: str, pods: Sequence[SessionPod] = ()) -> tuple[Container, list[Container]]:
-        made = self.containers(session_of(container), pods)
+    def _mine_and_others(self, container: str, made: Sequence[Container] = ()) -> tuple[Container, list[Container]]:
+        made = made or self.containers(session_of(container))
         mine = next((each for each in made if each.name == container), None)
         if mine is None:
             raise RefitError(
@@ -146,9 +151,7 @@ class Kubernetes:
         Raises:
             RefitError: it has ended, or its Pod has no slot for it.
         """
-        pod, slot = self._begin(session, "warm")
-        if wait:
-            self._in_slot(pod.name, slot.name, "wait")
+        self._begin(session, "warm", wait)
 
     def favour(self, container: str, favoured: bool) -> None:
         """Nothing: what a Pod requests of the cores is fixed when it is made."""
@@ -164,8 +167,10 @@ class Kubernetes:
                 self._in_slot(pod.name, slot.name, *words, limit=grace + _QUICK)
             except ClusterError as error:
                 self._check_ended(pod.name, slot, error)
-            self._annotate(pod.name, {f"{OPENED}{slot.name}": None})
-            self._note(container, ENDED)
+            told = None if slot.late else opened(slot.last, slot.container, started=slot.started, ended=now())
+            left = self._annotate(pod.name, {f"{OPENED}{slot.name}": told})
+            if told:
+                self._cluster.follower.changed("pods", left)
 
     def _check_ended(self, pod: str, slot: Slot, error: ClusterError) -> None:
         """Raise the error of a stop, unless the slot's container has ended by itself, as kubelet says a bit later."""
@@ -205,19 +210,20 @@ class Kubernetes:
         if mine and mine.warm:
             self.stop(container, grace=1)
         session = session_of(container)
-        left = [each for each in self.containers(session) if each.name != container]
-        generation = container.rpartition("-")[2]
+        left = {each.generation for each in self.containers(session) if each.name != container}
         for pod in self._placement.pods(session):
-            self._release(pod, int(generation), bool(left))
+            self._release(pod, int(container.rpartition("-")[2]), left)
         if mine or self._cluster.follower.of("configmaps", session) is None:  # else nothing is there, and it is known
             self._cluster.delete("configmaps", container)
 
-    def _release(self, pod: SessionPod, generation: int, needed: bool) -> None:
+    def _release(self, pod: SessionPod, generation: int, left: Collection[int]) -> None:
         """Free the slot of a generation; a Pod that no other generation has a slot of goes, if nobody needs it."""
-        others = any(slot.generation not in (0, generation) for slot in pod.slots)
-        if not others and not (needed and pod.slot_of(generation) is None):
+        others = any(slot.generation in left for slot in pod.slots)
+        slot = pod.slot_of(generation)
+        if not others and not (left and slot is None):
             self._placement.end(pod.name)
-        elif slot := pod.slot_of(generation):
+        # No later generation has the number of one that another has followed, so it is free without a word.
+        elif slot and (slot.opened or generation > max(left)):
             self._annotate(pod.name, {f"{PLACED}{slot.name}": None, f"{OPENED}{slot.name}": None})
 
     def address(self, container: str, port: int) -> tuple[str, int]:
@@ -308,18 +314,20 @@ class Kubernetes:
                 return now or self._cluster.logs(pod.name, slot.name, lines, previous=True)
         return ""
 
-    def _begin(self, session: Session, verb: str) -> tuple[SessionPod, Slot]:
-        """Let the program of a generation begin in a slot, with its home or without."""
+    def _begin(self, session: Session, verb: str, wait: bool = False) -> None:
+        """Let the program of a generation begin in a slot, with its home or without; `wait`: until it waits for it."""
         argv = manifests.image_program(self._configuration(session.image))
-        pod, slot = self._placement.place(session)
-        opened = {"generation": session.generation, "container": slot.container, "late": verb == "warm"}
+        late = verb == "warm"
+        pod, slot = self._placement.place(session, opened(session.generation, late=True) if late else None)
         program = manifests.program(session, argv).encode()
         # The annotation comes first: what it says of a slot in which nothing has begun yet, `stop` puts right.
-        self._annotate(pod.name, {f"{OPENED}{slot.name}": json.dumps(opened)})
+        if not (slot.late and slot.opened == session.generation):
+            told = opened(session.generation, slot.container, late=late, started=None if late else now())
+            self._annotate(pod.name, {f"{OPENED}{slot.name}": told})
         words = [*_SLOT, "run-next", str(len(program)), verb, str(session.generation), str(fence.number())]
-        call = partial(self._execute, pod.name, slot.name, words, program, _QUICK)
+        words += ["wait"] if wait else []
+        call = partial(self._execute, pod.name, slot.name, words, program, _QUICK * (1 + wait))
         retry(call, ClusterAway, attempts=_REPEATED, pause=1.0)
-        return pod, slot
 
     def _has_begun(self, container: str) -> bool:
         """Whether the program of a generation runs that counts as running; a Refit may have been killed before it."""
@@ -327,23 +335,29 @@ class Kubernetes:
         begun = self._execute(pod.name, slot.name, [*_SLOT, "state"], b"", _QUICK)
         return begun.decode().strip() == str(slot.opened)
 
-    def _let_home_in(self, session: Session) -> None:
+    def _let_home_in(self, session: Session) -> bool:
+        """Let the home into a slot in which its generation waits for it; no: it doesn't, or not any more."""
         pod, slot = self._running(session.container)
-        self._in_slot(pod.name, slot.name, "open", str(session.generation), str(fence.number()))
-        opened = {"generation": session.generation, "container": slot.container, "late": False}
-        self._annotate(pod.name, {f"{OPENED}{slot.name}": json.dumps(opened)})
+        try:
+            self._in_slot(pod.name, slot.name, "open", str(session.generation), str(fence.number()))
+        except ProgramEnded as error:
+            if error.code != _REFUSED:
+                raise
+            return False
+        self._annotate(pod.name, {f"{OPENED}{slot.name}": opened(session.generation, slot.container, started=now())})
+        return True
 
     def _in_slot(self, pod: str, slot: str, *words: str, limit: float = _QUICK) -> None:
         """Call the program of a slot; each of its verbs can be repeated, as where the connection was lost."""
         call = partial(self._execute, pod, slot, [*_SLOT, *words], b"", limit)
         retry(call, ClusterAway, attempts=_REPEATED, pause=1.0)
 
-    def _annotate(self, pod: str, annotations: Mapping[str, str | None]) -> None:
-        self._cluster.patch("pods", pod, {"metadata": {"annotations": dict(annotations)}}, "merge")
+    def _annotate(self, pod: str, annotations: Mapping[str, str | None]) -> Mapping[str, Any]:
+        return self._cluster.patch("pods", pod, {"metadata": {"annotations": dict(annotations)}}, "merge")
 
     def _note(self, container: str, key: str) -> None:
         """Write down when a generation was started or has ended."""
-        moment = datetime.now(UTC).isoformat()
+        moment = now().isoformat()
         self._cluster.patch("configmaps", container, {"metadata": {"annotations": {key: moment}}}, "merge")
 
 

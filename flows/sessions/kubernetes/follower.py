@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from threading import RLock, Thread
+from threading import Condition, RLock, Thread
 from typing import Any, Protocol
 
 import httpx2
@@ -28,6 +29,8 @@ from flows.sessions.kubernetes.refusals import ClusterError
 _ENOUGH = 20
 _WATCH_SECONDS = 240
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+# So old a change of our own may be that shows what was there after it, and so long its watch may take to tell of it.
+_RECENT_SECONDS, _SETTLE_SECONDS = 30.0, 1.0
 _FOLLOWED = {"pods": "session", "configmaps": "record"}
 
 Told = Mapping[str, Any]
@@ -61,10 +64,11 @@ class Server(Protocol):
 
 @dataclass
 class _Kind:
-    """The objects of one kind, by session and name; `live`: they are all there is."""
+    """The objects of one kind, by session and name; `live`: they are all there is, up to the version `told`."""
 
     live: bool = False
     pid: int = 0
+    told: int = 0
     objects: dict[str, dict[str, tuple[int, Any]]] = field(default_factory=dict)
 
 
@@ -77,6 +81,8 @@ class Follower:
 
     def __init__(self, server: Server) -> None:
         self._server, self._lock, self._asked = server, RLock(), 0
+        self._told = Condition(self._lock)
+        self._own: dict[tuple[str, str], tuple[int, float]] = {}
         self._kinds = {resource: _Kind() for resource in _FOLLOWED}
         self._waiting: dict[tuple[str, str], list[SimpleQueue[Told | None]]] = {}
 
@@ -96,8 +102,29 @@ class Follower:
                 return None
             return tuple(told for _, told in kind.objects.get(session, {}).values() if told is not None)
 
+    def settled(self, resource: str, session: str) -> tuple[Any, ...] | None:
+        """The objects of a session as they were after our own last change of one of them; none: nobody can tell.
+
+        An API server tells of changes of one kind in their order: once it has told of ours, all before it are known.
+        """
+        with self._told:
+            kind = self._kinds[resource]
+            version, at = self._own.get((resource, session), (0, 0.0))
+            if not version or time.monotonic() - at > _RECENT_SECONDS or kind.pid != os.getpid():
+                return None
+            if not self._told.wait_for(lambda: not kind.live or kind.told >= version, _SETTLE_SECONDS):
+                return None
+            return self.of(resource, session) if kind.live else None
+
+    def changed(self, resource: str, told: Told) -> None:
+        """Know that we have changed an object just now, by something that wasn't in it before."""
+        if keeps(resource, told):
+            session, version = told["metadata"]["labels"][SESSION], str(told["metadata"].get("resourceVersion", ""))
+            with self._lock:
+                self._own[resource, session] = (int(version) if version.isdecimal() else 0, time.monotonic())
+
     def _begin(self, resource: str, kind: _Kind) -> None:
-        kind.live, kind.pid, kind.objects = False, os.getpid(), {}
+        kind.live, kind.pid, kind.objects, kind.told = False, os.getpid(), {}, 0
         Thread(target=self._follow, args=(resource,), name=f"follow-{resource}", daemon=True).start()
 
     def saw(self, resource: str, told: Told, *, gone: bool = False) -> None:
@@ -178,7 +205,13 @@ class Follower:
                 for name, (seen, one) in by_name.items():
                     if one is not None and name not in there and seen <= int(version):
                         by_name[name] = (seen, None)
+        self._has_told(resource, version)
         return version
+
+    def _has_told(self, resource: str, version: str) -> None:
+        with self._told:
+            self._kinds[resource].told = int(version)
+            self._told.notify_all()
 
     def _watched(self, resource: str, version: str) -> str:
         """Know what changes from a version on; returns the version up to which it was told; empty: list anew."""
@@ -196,4 +229,5 @@ class Follower:
                 version = str(event["object"]["metadata"]["resourceVersion"])
                 if event["type"] != "BOOKMARK":
                     self.saw(resource, event["object"], gone=event["type"] == "DELETED")
+                self._has_told(resource, version)
         return version

@@ -21,8 +21,9 @@ from flows.sessions.model import HOME, Session, Volume
 SLOTS = ("a", "b")
 LABEL = "io.refit."
 SESSION, GENERATION, KIND = f"{LABEL}session", f"{LABEL}generation", f"{LABEL}kind"
-SPEC, STARTED, ENDED = "spec", f"{LABEL}started", f"{LABEL}ended"
-# Annotations of a Pod: what it was made for, and for each slot which generation it has and which it runs.
+# Annotations of a record: when its generation was started and has ended, and that its session ran before it was made.
+SPEC, STARTED, ENDED, RAN = "spec", f"{LABEL}started", f"{LABEL}ended", f"{LABEL}ran"
+# Of a Pod: what it was made for, and for each slot which generation it has, and which it runs, from when until when.
 SHAPE, PLACED, OPENED = f"{LABEL}shape", f"{LABEL}placed-", f"{LABEL}opened-"
 # Of a claim: the uid of the session whose it is, and its name where it is a volume.
 UID, VOLUME = f"{LABEL}uid", f"{LABEL}volume"
@@ -132,12 +133,13 @@ def volume_claim(session: str, volume: str) -> str:
     return f"refit-volume-{session}.{volume}"
 
 
-def record(session: Session, options: ClusterOptions) -> dict[str, Any]:
-    """The ConfigMap that says what a generation is made from."""
+def record(session: Session, options: ClusterOptions, *, ran: bool = False) -> dict[str, Any]:
+    """The ConfigMap that says what a generation is made from, and whether its session ran before."""
+    metadata = {"name": session.container, "namespace": options.namespace, "labels": labels(session, "record")}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": session.container, "namespace": options.namespace, "labels": labels(session, "record")},
+        "metadata": {**metadata, **({"annotations": {RAN: "true"}} if ran else {})},
         "data": {SPEC: session.to_json()},
     }
 

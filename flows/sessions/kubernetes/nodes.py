@@ -31,7 +31,7 @@ class ClusterNodes:
         """
         made = self._cluster.list("configmaps", **{SESSION: "", KIND: "record"})
         pods = self._placement.pods()
-        return records.lost(records.containers(made, pods), pods)
+        return records.lost(records.containers(made, pods), pods, records.ran(made))
 
     def vacate(self, session: str) -> None:
         """End the Pods of a session on nodes that were closed, if nothing runs in them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from http import HTTPStatus
@@ -55,7 +55,8 @@ class Placement:
 
     def seen_now(self, session: str) -> tuple[SessionPod, ...]:
         """The Pods of a session by the API server's own word, for whom what was told a moment ago isn't enough."""
-        return tuple(self._cluster.each("pods", records.pod, **self._of(session)))
+        followed: tuple[SessionPod, ...] | None = self._cluster.follower.settled("pods", session)
+        return tuple(self._cluster.each("pods", records.pod, **self._of(session))) if followed is None else followed
 
     @staticmethod
     def _of(session: str) -> dict[str, str]:
@@ -65,42 +66,51 @@ class Placement:
         """The spec of a Pod as Refit made it for a session; empty: it was made for another shape of it."""
         return manifests.pod_spec(session, self._options, self._script) if pod.shape == self._shape(session) else {}
 
-    def place(self, session: Session) -> tuple[SessionPod, Slot]:
+    def place(self, session: Session, opened: str | None = None) -> tuple[SessionPod, Slot]:
         """The slot in which a generation can run now, with its image there.
+
+        Args:
+            session: the generation.
+            opened: what a slot that is given to it says from then on of what it runs; none: nothing.
 
         Raises:
             ClusterError: there is none, or a Pod of its session may still write on a node that nobody hears of.
         """
         # Each word of a kubelet about a Pod is a change of it: one that comes between a look and a patch is no failure.
-        return retry(partial(self._place, session), Conflict, attempts=_CONFLICTS, pause=_CONFLICT_PAUSE_SECONDS)
+        call = partial(self._place, session, opened)
+        return retry(call, Conflict, attempts=_CONFLICTS, pause=_CONFLICT_PAUSE_SECONDS)
 
-    def _place(self, session: Session) -> tuple[SessionPod, Slot]:
-        for pod in self.pods(session.name):
-            if pod.ending and pod.claim == session.home.name:
-                self.await_end(pod)
+    def _place(self, session: Session, opened: str | None) -> tuple[SessionPod, Slot]:
         pods = self.pods(session.name)
+        if ending := [pod for pod in pods if pod.ending and pod.claim == session.home.name]:
+            for pod in ending:
+                self.await_end(pod)
+            pods = self.pods(session.name)
         place = records.place(session, pods, self._shape(session))
         if place is None:
             self._make_room(session)
             name, slot = self._make(session), manifests.SLOTS[0]
+            self._wait_runs(name, slot, session)
         else:
             name, slot = place[0].name, place[1].name
-            if place[1].generation != session.generation or place[1].image != session.image:
-                self._give_slot(place[0], slot, session)
+            is_given = place[1].generation == session.generation and place[1].image == session.image
+            give = None if is_given else partial(self._give_slot, place[0], slot, session, opened)
+            self._wait_runs(name, slot, session, give)
             self._leave(place[0], pods, session)
-        self._wait_runs(name, slot, session)
         pod = next(pod for pod in self.pods(session.name) if pod.name == name)
         return pod, next(each for each in pod.slots if each.name == slot)
 
-    def _wait_runs(self, name: str, slot: str, session: Session) -> None:
-        """Wait until a slot runs the image of a generation.
+    def _wait_runs(
+        self, name: str, slot: str, session: Session, begin: Callable[[], Mapping[str, Any]] | None = None
+    ) -> None:
+        """Wait until a slot runs the image of a generation; `begin`: what lets it, and returns the Pod.
 
         Raises:
             ClusterError: it never will, or not in time: the Pod, its claims and its events say why.
         """
         seconds, told = self._options.start_seconds, f"{name} doesn't run"
         try:
-            self._cluster.wait("pods", name, partial(_has_image, slot, session), seconds, told)
+            self._cluster.wait("pods", name, partial(_has_image, slot, session), seconds, told, begin)
         except StillWaiting as error:
             raise ClusterError(error.what, why=self._why(session, name), hint=error.hint) from None
 
@@ -116,16 +126,16 @@ class Placement:
             filter(None, (records.waits_for(pod), *records.unbound(seen), *records.warnings(events, [name, *claims])))
         )
 
-    def _give_slot(self, pod: SessionPod, slot: str, session: Session) -> None:
-        """Let a slot have another image: kubelet replaces this container alone."""
+    def _give_slot(self, pod: SessionPod, slot: str, session: Session, opened: str | None) -> Mapping[str, Any]:
+        """Let a slot have another image: kubelet replaces this container alone; returns the Pod."""
         change = {
             "metadata": {
                 "resourceVersion": pod.version,
-                "annotations": {f"{PLACED}{slot}": str(session.generation), f"{OPENED}{slot}": None},
+                "annotations": {f"{PLACED}{slot}": str(session.generation), f"{OPENED}{slot}": opened},
             },
             "spec": {"containers": [{"name": slot, "image": self._options.reference(session.image)}]},
         }
-        self._cluster.patch("pods", pod.name, change)
+        return self._cluster.patch("pods", pod.name, change)
 
     def _make_room(self, session: Session) -> None:
         """End the Pods of a session with this home in which nothing runs, and that don't fit it."""

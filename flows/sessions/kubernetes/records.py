@@ -14,6 +14,7 @@ from flows.sessions.kubernetes.manifests import (
     GENERATION,
     OPENED,
     PLACED,
+    RAN,
     SESSION,
     SHAPE,
     SLOTS,
@@ -38,6 +39,9 @@ class Slot:
         asked: digest of the image that its specification asks for.
         had: the generation whose program ended with its container, and which nobody has stopped; 0: none.
         code: exit code of that container; -1: nobody knows.
+        last: the generation that runs here, or was the last to; 0: none.
+        started: when that got its home; none: it didn't.
+        ended: when it was stopped; none: it wasn't.
     """
 
     name: str
@@ -51,6 +55,9 @@ class Slot:
     asked: str = ""
     had: int = 0
     code: int = -1
+    last: int = 0
+    started: datetime | None = None
+    ended: datetime | None = None
 
     def was_taken(self, image: str) -> bool:
         """Whether the program that it had didn't end by itself: it was killed, or somebody has put in another image.
@@ -125,21 +132,50 @@ def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any], as
     container = seen.get("containerID", "") if runs else ""
     opened = json.loads(annotations.get(f"{OPENED}{name}", "{}"))
     tried = seen.get("imageID", "").rpartition("@")[2]
-    ended = (seen.get("lastState") or {}).get("terminated") or state.get("terminated") or {}
-    is_open = bool(container) and opened.get("container") == container
+    over = (seen.get("lastState") or {}).get("terminated") or state.get("terminated") or {}
+    started, ended = (_moment(opened.get(key, "")) for key in ("started", "ended"))
+    # The id of a container that is only to come isn't known yet: it is the one with the image that is asked for.
+    its_own = opened.get("container") in (container, "" if tried == asked else container)
+    is_open = bool(container and opened and its_own and not ended)
+    late = bool(opened.get("late"))
     return Slot(
         name=name,
         generation=int(annotations.get(f"{PLACED}{name}", 0)),
         opened=int(opened["generation"]) if is_open else 0,
-        late=bool(is_open and opened.get("late")),
+        late=is_open and late,
         container=container,
         image=tried if runs else "",
         tried=tried,
         trouble=trouble(state),
         asked=asked,
-        had=int(opened.get("generation", 0)) if seen and not is_open else 0,
-        code=int(ended.get("exitCode", -1)) if ended.get("containerID") == opened.get("container") else -1,
+        had=int(opened.get("generation", 0)) if seen and not (is_open or late or ended) else 0,
+        code=int(over.get("exitCode", -1)) if over.get("containerID") == opened.get("container") else -1,
+        last=int(opened.get("generation", 0)),
+        started=started,
+        ended=ended,
     )
+
+
+def opened(
+    generation: int,
+    container: str = "",
+    *,
+    late: bool = False,
+    started: datetime | None = None,
+    ended: datetime | None = None,
+) -> str:
+    """The annotation of a slot that says which generation it runs.
+
+    Args:
+        generation: that it runs, or has run.
+        container: the id of its container; empty: the next one, with the image that the slot is asked to have.
+        late: the program waits for its home.
+        started: when it got its home.
+        ended: when it was stopped; none: it wasn't.
+    """
+    moments = {"started": started, "ended": ended}
+    told = {name: moment.isoformat() for name, moment in moments.items() if moment}
+    return json.dumps({"generation": generation, "container": container, "late": late, **told})
 
 
 ENDS_AGAIN = "CrashLoopBackOff"
@@ -174,9 +210,20 @@ def leaving(pods: Iterable[SessionPod], nodes: Collection[str]) -> dict[str, str
     return {each.session: each.node for each in pods if each.node in nodes and not (each.ending or each.over)}
 
 
-def lost(made: Iterable[Container], pods: Sequence[SessionPod]) -> frozenset[str]:
+def has_run(record: Mapping[str, Any]) -> bool:
+    """Whether a record says that its session has run: this generation, or one before it."""
+    annotations = record["metadata"].get("annotations") or {}
+    return RAN in annotations or STARTED in annotations
+
+
+def ran(records: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """The sessions that have run, by their records alone: of a Pod that is gone, nothing can be read."""
+    return frozenset(each["metadata"]["labels"][SESSION] for each in records if has_run(each))
+
+
+def lost(made: Iterable[Container], pods: Sequence[SessionPod], ran: Collection[str] = ()) -> frozenset[str]:
     """The sessions that have run and have no Pod any more, or whose program was taken from them; a Pod that ends is
-    still there.
+    still there. `ran`: those of which their records say so.
     """
     alive = [each for each in pods if not each.over]
     there = {each.session for each in alive}
@@ -187,7 +234,7 @@ def lost(made: Iterable[Container], pods: Sequence[SessionPod]) -> frozenset[str
         for slot in pod.slots
         if not pod.ending and (had := started.get((pod.session, slot.had))) and slot.was_taken(had.image)
     }
-    return frozenset({name for name, _ in started if name not in there} | taken)
+    return frozenset(({name for name, _ in started} | {*ran}) - there | taken)
 
 
 def unbound(claims: Mapping[str, Mapping[str, Any] | None]) -> Iterator[str]:
@@ -231,8 +278,13 @@ def _container(record: Mapping[str, Any], pods: Sequence[SessionPod]) -> Contain
     spec = record["data"][SPEC]
     slots = [slot for pod in pods if not pod.ending for slot in pod.slots]
     mine = next((slot for slot in slots if slot.opened == generation), None)
+    had = next((slot for slot in slots if slot.last == generation), None)
     started, ended = (_moment(annotations.get(key, "")) for key in (STARTED, ENDED))
-    running = Running.running if mine else Running.stopped if started or ended else Running.created
+    if had and had.started:
+        started, ended = had.started, had.ended
+    # It may have run in a Pod that is gone, and nobody wrote down when.
+    gone = has_run(record) and all(slot.generation != generation for slot in slots)
+    running = Running.running if mine else Running.stopped if started or ended or gone else Running.created
     made_from = _session(spec)
     return Container(
         name=record["metadata"]["name"],

@@ -1,6 +1,6 @@
 #!/bin/sh
 # slot [run]: process 1 of a slot. It waits at its gate, runs what was written for it, and ends when that ends by itself.
-# slot write N | start GENERATION NUMBER | warm GENERATION NUMBER | run-next N start|warm GENERATION NUMBER | open GENERATION NUMBER | wait | stop SECONDS NUMBER | state | childless:
+# slot write N | start GENERATION NUMBER | warm GENERATION NUMBER | run-next N start|warm GENERATION NUMBER [wait] | open GENERATION NUMBER | wait | stop SECONDS NUMBER | state | childless:
 # what Refit calls beside it, as the same user.
 set -u
 slot=/run/refit/slots/$REFIT_SLOT
@@ -51,7 +51,7 @@ lead() { # where /home/dev, which each slot has for itself, leads: nowhere yet, 
 
 begin() { # generation number late
     fence "$2"
-    [ ! -s "$slot/running" ] || { [ "$(cat "$slot/running")" = "$1" ] && exit 0; echo "it runs already" >&2; exit 75; }
+    [ ! -s "$slot/running" ] || { [ "$(cat "$slot/running")" = "$1" ] && return 0; echo "it runs already" >&2; exit 75; }
     rm -f "$slot/stopping" /dev/shm/refit-waits
     echo "$1 $3" >"$slot/gate"
     tries=0
@@ -99,6 +99,15 @@ stop() { # seconds number
     done
 }
 
+await() { # until what begins here waits for nothing but its home
+    tries=6000
+    until [ -e /dev/shm/refit-waits ]; do
+        tries=$((tries - 1))
+        if [ ! -s "$slot/running" ] || [ $tries -eq 0 ]; then echo "it does not wait for its home" >&2; exit 75; fi
+        sleep 0.01
+    done
+}
+
 childless() { # whether nothing runs but the program itself, and what was let in beside it
     seen=$(others) programs=0
     # shellcheck disable=SC2086 # pairs of a process and its parent
@@ -124,15 +133,9 @@ warm) begin "$1" "$2" late ;;
 run-next) # N VERB GENERATION NUMBER: the program, of so many bytes, and what begins it, in one call
     head -c "$1" >"$slot/program.new" && mv "$slot/program.new" "$slot/program" || exit 75
     begin "$3" "$4" "$([ "$2" = warm ] && echo late || echo now)"
+    [ "${5:-}" != wait ] || await
     ;;
-wait) # until what begins here waits for nothing but its home
-    tries=6000
-    until [ -e /dev/shm/refit-waits ]; do
-        tries=$((tries - 1))
-        if [ ! -s "$slot/running" ] || [ $tries -eq 0 ]; then echo "it does not wait for its home" >&2; exit 75; fi
-        sleep 0.01
-    done
-    ;;
+wait) await ;;
 open)
     fence "$2"
     [ "$(cat "$slot/running" 2>/dev/null)" = "$1" ] || { echo "generation $1 does not wait here" >&2; exit 75; }

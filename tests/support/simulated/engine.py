@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -102,7 +103,16 @@ class SimulatedEngine:
     def dialogue(self, container: str, argv: Sequence[str], limit: float = 600.0) -> Iterator[Callable[[str], str]]:
         self._world.at("ready to look", session_of(container))
         self._check_runs(container)
-        yield lambda line: self._look(container) if line.startswith("{") else "0"
+
+        def answer(line: str) -> str:
+            if not line.startswith("{"):
+                return "0"
+            asked = json.loads(line)
+            if "run" not in asked:
+                return self._look(container)
+            return json.dumps({"code": 0, "said": self.execute(container, asked["run"]), "why": ""})
+
+        yield answer
 
     def _look(self, container: str) -> str:
         self._world.at("probe", session_of(container))

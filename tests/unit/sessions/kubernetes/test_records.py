@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from flows.sessions.kubernetes import manifests, records
@@ -151,3 +152,41 @@ def test_a_program_that_was_killed_is_lost_and_one_that_its_user_has_ended_is_no
         assert records.lost(records.containers([record], [pod]), [pod]) == ({SESSION.name} if taken else frozenset())
     ending = replace(ended(137), ending=True)
     assert records.lost(records.containers([record], [ending]), [ending]) == frozenset()
+
+
+MORNING, NOON = (datetime(2026, 11, 25, hour, tzinfo=UTC) for hour in (6, 12))
+
+
+def annotated(text: str) -> dict[str, object]:
+    """The annotation of a slot, as `told` takes it."""
+    return dict(json.loads(text))
+
+
+def test_a_generation_that_waits_in_a_container_to_come_runs_once_its_image_does() -> None:
+    waits = {"b": annotated(records.opened(2, late=True))}
+    pod = told({"a": running(1, "A"), **waits}, {"a": 1, "b": 2}, IDS)
+    pod["spec"]["containers"][1]["image"] = f"r/i@{AFTER.image}"
+    assert seen(pod, AFTER)[0][1:] == (Running.created, False)  # the container before still runs
+    pod["status"]["containerStatuses"][1] |= {"containerID": "B2", "imageID": f"r/i@{AFTER.image}"}
+    assert seen(pod, AFTER)[0][1:] == (Running.running, True)
+
+
+def test_a_slot_says_since_when_a_generation_runs_and_until_when_it_did() -> None:
+    stopped = annotated(records.opened(1, "A", started=MORNING, ended=NOON))
+    pod = told({"a": stopped, "b": annotated(records.opened(2, "B", started=NOON))}, {"a": 1, "b": 2}, IDS)
+    made = records.containers([manifests.record(each, OPTIONS) for each in (SESSION, AFTER)], [records.pod(pod)])
+    assert [(one.running, one.started, one.ended) for one in made] == [
+        (Running.stopped, MORNING, NOON),
+        (Running.running, NOON, None),
+    ]
+    assert not records.pod(pod).slots[0].had, "somebody has stopped it"
+
+
+def test_a_session_that_ran_before_is_lost_with_its_pod_and_counts_as_one_that_ended() -> None:
+    record = manifests.record(AFTER, OPTIONS, ran=True)
+    made = records.containers([record], [])
+    assert made[0].running is Running.stopped and made[0].started is None
+    assert records.lost(made, [], records.ran([record])) == {SESSION.name}
+    pod = records.pod(told({}, {"a": 2}, IDS))
+    (waits,) = records.containers([record], [pod])
+    assert waits.running is Running.created and records.lost([waits], [pod], records.ran([record])) == frozenset()
