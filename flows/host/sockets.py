@@ -1,4 +1,4 @@
-"""Sockets of this machine: which user's program listens on a port, and sockets that no other user reaches."""
+"""Sockets of this machine: which user's program listens on a port, who is connected where, and sockets for one user."""
 
 from __future__ import annotations
 
@@ -8,11 +8,40 @@ import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 _SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
-_LISTENS = "0A"  # TCP_LISTEN of net/tcp_states.h
+# States of net/tcp_states.h.
+_SYN_SENT, _LISTENS = "02", "0A"
+
+
+class RemoteEnd(NamedTuple):
+    """To what a program of this machine is connected by TCP, or wants to connect (`waits`)."""
+
+    address: str
+    port: int
+    waits: bool
+
+
+def remote_ends() -> frozenset[RemoteEnd]:
+    """The remote ends of all TCP connections of this machine.
+
+    `psutil.net_connections` goes through the open files of all processes, to name the program of each: too much for
+    what is asked every second.
+    """
+    return connected_to(row for table in _SOCKETS if table.exists() for row in _rows(table))
+
+
+def connected_to(rows: Iterable[str]) -> frozenset[RemoteEnd]:
+    """The same by the rows of /proc/net/tcp and tcp6. Pure."""
+    ends = set()
+    for words in map(str.split, rows):
+        place, _, number = words[2].partition(":")
+        if words[3] != _LISTENS:
+            ends.add(RemoteEnd(_address(place), int(number, 16), words[3] == _SYN_SENT))
+    return frozenset(ends)
 
 
 def private_listener(path: Path) -> socket.socket:

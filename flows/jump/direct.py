@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from flows.core.errors import RefitError
+from flows.host.sockets import remote_ends
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import SSH_PORT
 
@@ -41,8 +42,7 @@ def over(ports: Iterable[int], named: Mapping[int, Collection[str]], good: Colle
 
 def connected() -> frozenset[str]:
     """The addresses at which programs of this machine have an sshd of a session; one look for all of them."""
-    ends = psutil.net_connections("tcp")
-    return frozenset(end.raddr.ip for end in ends if end.raddr and end.raddr.port == SSH_PORT)
+    return frozenset(end.address for end in remote_ends() if end.port == SSH_PORT)
 
 
 def end_those_without_a_key(sessions: Sessions, name: str) -> int:

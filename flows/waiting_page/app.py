@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-import psutil
 from sqlalchemy import Engine
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -24,6 +23,7 @@ from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.core.waiting import forever
 from flows.gateway import routes
+from flows.host.sockets import remote_ends
 from flows.migrations import previous_containers
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
@@ -144,12 +144,11 @@ class WaitingPage:
 
 def knocked_at(table: routes.Table) -> tuple[str, ...]:
     """The sessions to which the gateway wants to connect just now: with one that died, nobody says that it did."""
-    places = {
-        f"http://{each.raddr.ip}:{each.raddr.port}"
-        for each in psutil.net_connections("tcp")
-        if each.raddr and each.status == psutil.CONN_SYN_SENT
-    }
-    return tuple(filter(None, (routes.session(path) for path, target in table.items() if target in places)))
+    sessions = {name: target for path, target in table.items() if (name := routes.session(path))}
+    if not sessions:
+        return ()  # to list all connections takes the kernel some 10 ms
+    places = {f"http://{end.address}:{end.port}" for end in remote_ends() if end.waits}
+    return tuple(name for name, target in sessions.items() if target in places)
 
 
 def answer(story: AwayStatus, *, html: bool) -> Response:

@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flows.core.settings import Settings
@@ -131,3 +132,30 @@ def test_a_port_of_our_own_is_nobody_elses() -> None:
         listener.listen()
         assert sockets.listeners("127.0.0.1", port, sockets._rows(Path("/proc/net/tcp"))) == {os.geteuid()}
         assert not sockets.is_anothers("127.0.0.1", port)
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="the rows are those of such a machine")
+def test_remote_ends_are_those_of_connections_alone() -> None:
+    rows = [
+        "0: 0100007F:1388 00000000:0000 0A 0",  # listens
+        "1: 0100007F:1388 0200007F:9C40 01 0",
+        "2: 0100007F:9C40 0900000A:22B8 02 0",
+        f"3: {'0' * 32}:9C41 {'0' * 16}FFFF00000300007F:0016 01 0",
+        f"4: {'0' * 32}:9C42 {'0' * 24}01000000:0016 06 0",
+    ]
+    assert sockets.connected_to(rows) == {
+        ("127.0.0.2", 40000, False),
+        ("10.0.0.9", 8888, True),
+        ("127.0.0.3", 22, False),
+        ("::1", 22, False),
+    }
+
+
+def test_a_connection_is_seen_from_both_of_its_ends_until_it_is_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+        served, _ = listener.accept()
+        with served:
+            ends = {(*listener.getsockname(), False), (*client.getsockname(), False)}
+            assert ends <= sockets.remote_ends()
+            listed = psutil.net_connections("tcp4")
+            assert ends <= {(*end.raddr, end.status == psutil.CONN_SYN_SENT) for end in listed if end.raddr}
