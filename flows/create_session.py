@@ -24,9 +24,11 @@ def find_image(profile: Profile, settings: Settings) -> str:
 
 
 @task(task_run_name="start {name}", cache_policy=NO_CACHE)
-def start(name: str, profile: Profile, image: str, settings: Settings, volumes: Sequence[Wanted]) -> Session:
+def start(
+    name: str, profile: Profile, image: str, settings: Settings, volumes: Sequence[Wanted], owner: str
+) -> Session:
     """Make home, volumes, token and container, and wait until the IDE answers."""
-    return make_session(settings, name, profile, image, volumes)
+    return make_session(settings, name, profile, image, volumes, owner=owner)
 
 
 @flow(name="create-session", flow_run_name="create session {name}")
@@ -37,6 +39,7 @@ def create_session(
     catalog: Path | None = None,
     volumes: tuple[str, ...] = (),
     gpus: int | None = None,
+    owner: str = "",
 ) -> Session:
     """Start a session from the newest tested image of a profile.
 
@@ -47,13 +50,14 @@ def create_session(
         catalog: Folder of the catalog. Empty means the one of the settings.
         volumes: Volumes beside its home and those of its profile, each as NAME:/path or NAME:/path:ro.
         gpus: How many GPUs it has while it runs. Empty means as many as its profile says.
+        owner: The person whose session it is, as they log in. Empty means nobody in particular.
     """
     settings = load_settings()
     chosen = named(settings.model_copy(update={"catalog": catalog or settings.catalog}), release, profile)
     if gpus is not None:
         chosen = replace(chosen, resources=chosen.resources.model_copy(update={"gpus": gpus}))
     mounts = read_wanted((*chosen.volumes, *volumes))
-    session = start(name, chosen, find_image(chosen, settings), settings, mounts)
+    session = start(name, chosen, find_image(chosen, settings), settings, mounts, owner.strip())
     url = Sessions.open(settings).url(session)
     get_run_logger().info("session %s runs at %s", name, url)
     if url:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -26,7 +27,14 @@ with lazily(globals()):
 
 _MOST_NAMED = 5
 _BASE, _SECONDS, _BYTES = "/services/sessions", 60.0, 1 << 22
+# The advice of an answer is for any program; by the answer's code, this one names a command.
+_ADVICE = {
+    "not-logged-in": "`refit login URL` logs you in again.",
+    "scope-missing": "`refit login URL` gets you a token for that; with --operator, for what operators do.",
+    "unknown": "`refit mine list` shows the sessions that you may use.",
+}
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DURATIONS = "write 30m, 2h or 1d12h, for instance."
 app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
 
@@ -123,7 +131,7 @@ def snooze_mine(
     name: Name, duration: Annotated[str, typer.Argument(help="How long: 30m, 2h, 1d12h.")] = "2h", as_json: Json = False
 ) -> None:
     """Put a session's move off for a while, though not past its deadline."""
-    _show(ask("POST", f"{path(name)}/snooze", {"duration": duration}), as_json)
+    _show(ask("POST", f"{path(name)}/snooze", {"duration": duration}, hint=DURATIONS), as_json)
 
 
 @app.command("mode")
@@ -141,7 +149,7 @@ def choose_mode(
 def read_history(name: Name, as_json: Json = False) -> None:
     """List what happened to a session, newest first: moves, and who came in."""
     events = ask("GET", f"{path(name)}/history")
-    rows = ((one["at"], one["kind"], one["by"], one["what"]) for one in events)
+    rows = ((when(one["at"]), one["kind"], one["by"], one["what"]) for one in events)
     if as_json:
         show_json(events)
     else:
@@ -218,8 +226,17 @@ def path(name: str) -> str:
     return f"/sessions/{quote(name, safe='')}"
 
 
-def ask(method: str, path: str, given: dict[str, Any] | None = None) -> Any:
+def when(moment: str | None) -> str:
+    """A moment of an answer, by the clock of this machine; empty: there is none."""
+    return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""
+
+
+def ask(method: str, path: str, given: dict[str, Any] | None = None, *, hint: str = "") -> Any:
     """The answer of the API, for whoever is logged in.
+
+    Args:
+        method, path, given: what is asked.
+        hint: the advice where it refuses without any.
 
     Raises:
         RefitError: nobody is, nobody answers, or it refuses.
@@ -227,7 +244,7 @@ def ask(method: str, path: str, given: dict[str, Any] | None = None) -> Any:
     login = _login()
     headers = {"Authorization": f"Bearer {login['token']}"}
     content = json.dumps(given or {}).encode() if method == "POST" else None
-    return _told(method, f"{login['url']}{_BASE}/api{path}", headers, content)
+    return _told(method, f"{login['url']}{_BASE}/api{path}", headers, content, hint=hint)
 
 
 def _post(url: str, **fields: str) -> dict[str, Any]:
@@ -236,7 +253,9 @@ def _post(url: str, **fields: str) -> dict[str, Any]:
     return answer
 
 
-def _told(method: str, url: str, headers: dict[str, str], content: bytes | None, *, fails: bool = True) -> Any:
+def _told(
+    method: str, url: str, headers: dict[str, str], content: bytes | None, *, fails: bool = True, hint: str = ""
+) -> Any:
     import httpx  # noqa: PLC0415 - it takes a while
 
     try:
@@ -250,9 +269,8 @@ def _told(method: str, url: str, headers: dict[str, str], content: bytes | None,
             hint="check the address with the person who runs it.",
         ) from None
     if answer.status >= 400 and fails:
-        raise RefitError(
-            str(told.get("title", "It refuses.")), why=str(told.get("detail", "")), hint=str(told.get("hint", ""))
-        )
+        advice = _ADVICE.get(str(told.get("code"))) or str(told.get("hint", "")) or hint
+        raise RefitError(str(told.get("title", "It refuses.")), why=str(told.get("detail", "")), hint=advice)
     return told
 
 

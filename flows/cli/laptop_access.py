@@ -10,15 +10,17 @@ import typer
 
 from flows.cli import tables
 from flows.cli.console import Json, out, show, show_json, show_text
-from flows.cli.laptop import Name, act, app, ask, path
+from flows.cli.laptop import DURATIONS, Name, act, app, ask, logged_in_at, path, when
 from flows.core.errors import RefitError
 from flows.core.lazily import lazily
 
 with lazily(globals()):
     from flows.jump import client_files
+    from flows.sessions.ssh.keys import read_keys
 
 __all__ = ["app"]
 
+_KEYS_BYTES = 1 << 16  # of a file with public keys
 Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="A group of the Hub.")]
 Chosen = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit mine snapshots` names it.")]
 With = Annotated[str, typer.Option("--with", metavar="PERSON", help="A person who has an account.")]
@@ -36,7 +38,8 @@ def create_mine(
     if as_json:
         show_json(begun)
     else:
-        out.print("It is being made. `refit mine list` shows it as soon as it is there.")
+        out.print("It is being made. `refit mine list` shows it as soon as it is there, and this page how far it is:")
+        out.print(f"{logged_in_at()}{begun['page']}", highlight=False, soft_wrap=True)
 
 
 @app.command("share")
@@ -52,7 +55,7 @@ def share_mine(
     """Let a person or a group use a session; with neither, print a link for the first person who accepts it."""
     kind, subject = _subject(person, group, "")
     given = {"kind": kind, "subject": "" if kind == "code" else subject, "duration": until}
-    made = ask("POST", f"{path(name)}/shares", given)
+    made = ask("POST", f"{path(name)}/shares", given, hint=DURATIONS if until else "")
     if as_json:
         show_json(made)
     elif made["link"]:
@@ -66,8 +69,8 @@ def share_mine(
 def list_shares(name: Name, as_json: Json = False) -> None:
     """List the people, groups and links that a session is shared with."""
     shares = ask("GET", f"{path(name)}/shares")
-    rows = ((one["kind"], one["subject"], one["until"] or "", one["came_in"] or "") for one in shares)
-    _table(shares, ("kind", "with", "until", "came in last"), rows, as_json)
+    rows = ((one["kind"], one["subject"], when(one["until"]), when(one["came_in"])) for one in shares)
+    _table("Shares", shares, ("kind", "with", "until", "came in last"), rows, as_json)
 
 
 @app.command("unshare")
@@ -102,7 +105,8 @@ def take_snapshot(
 def list_snapshots(name: Name, as_json: Json = False) -> None:
     """List the snapshots of a session, newest first."""
     kept = ask("GET", f"{path(name)}/snapshots")
-    _table(kept, ("name", "at", "why"), ((one["name"], one["at"], one["kind"]) for one in kept), as_json)
+    rows = ((one["name"], when(one["at"]), one["kind"]) for one in kept)
+    _table("Snapshots", kept, ("name", "at", "why"), rows, as_json)
 
 
 @app.command("rollback")
@@ -161,6 +165,8 @@ def clone(
     """Begin another session with a copy of a session's home, and wait for it; that one goes on."""
     given = {"server": new, "snapshot": snapshot, "profile": profile, "release": release, "force": force}
     act(name, "clone", as_json, given)
+    if not as_json:
+        out.print("`refit mine list` has the copy.")
 
 
 @app.command("keys")
@@ -175,7 +181,11 @@ def add_key(
     as_json: Json = False,
 ) -> None:
     """Add the public keys of a file: each opens all sessions that you may use, by ssh."""
-    _keys(ask("POST", "/keys", {"keys": file.read_text(encoding="utf-8")}), as_json)
+    if file.stat().st_size > _KEYS_BYTES:
+        raise RefitError(f"{file} is too large for public keys.", hint="give the file that ends in .pub.")
+    # Looked at here: a private key must not leave this machine.
+    keys = read_keys(file.read_text(encoding="utf-8", errors="replace"), str(file))
+    _keys(ask("POST", "/keys", {"keys": "\n".join(map(str, keys))}), as_json)
 
 
 @app.command("remove-key")
@@ -183,7 +193,7 @@ def remove_key(
     key: Annotated[str, typer.Argument(help="Its title or its fingerprint.")], as_json: Json = False
 ) -> None:
     """Remove a public key: nobody comes in with it any more."""
-    _keys(ask("POST", "/keys/remove", {"key": key}), as_json)
+    _keys(ask("POST", "/keys/remove", {"key": key}, hint="`refit mine keys` lists them."), as_json)
 
 
 @app.command("ssh-config")
@@ -218,12 +228,12 @@ def _subject(person: str, group: str, code: str) -> tuple[str, str]:
 
 
 def _keys(keys: list[dict[str, Any]], as_json: bool) -> None:
-    rows = ((one["title"], one["fingerprint"], one["added"]) for one in keys)
-    _table(keys, ("title", "fingerprint", "since"), rows, as_json)
+    rows = ((one["title"], one["fingerprint"], when(one["added"])) for one in keys)
+    _table("Keys", keys, ("title", "fingerprint", "since"), rows, as_json)
 
 
-def _table(told: Any, columns: tuple[str, ...], rows: Any, as_json: bool) -> None:
+def _table(title: str, told: Any, columns: tuple[str, ...], rows: Any, as_json: bool) -> None:
     if as_json:
         show_json(told)
     else:
-        show(tables.table("", columns, rows))
+        show(tables.table(title, columns, rows))

@@ -60,6 +60,7 @@ def create_session(
     gpus: Annotated[
         int | None, typer.Option(min=0, help="GPUs that it has while it runs, if not as its profile says.")
     ] = None,
+    owner: Annotated[str, typer.Option(metavar="PERSON", help="The person whose session it is, as they log in.")] = "",
     ssh_key: ssh.KeyFiles = None,
 ) -> None:
     """Start a session from the newest tested image of a profile."""
@@ -67,11 +68,13 @@ def create_session(
     with running_flows() as settings:
         from flows.create_session import create_session as create  # noqa: PLC0415 - Prefect takes a second to import
 
-        create(name, profile, release, volumes=tuple(volume or ()), gpus=gpus)
+        create(name, profile, release, volumes=tuple(volume or ()), gpus=gpus, owner=owner)
     sessions = Sessions.open(settings)
     if keys:
         ssh.exchange_keys(settings, sessions, name, keys)
     _show_session(sessions, name)
+    if owner and not settings.hub_wanted:
+        err.print(session_tables.without_hub(owner), highlight=False, soft_wrap=True)
 
 
 @app.command("list")

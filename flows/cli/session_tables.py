@@ -189,3 +189,11 @@ def activity(seen: Iterable[Seen], idle_state_hours: float) -> Table:
         return (one.session, one.verdict, f"{one.since:%Y-%m-%d %H:%M} UTC", free, "\n".join(map(str, one.evidence)))
 
     return table("Activity", ("session", "verdict", "since", "interruptible", "evidence"), map(row, seen))
+
+
+def without_hub(owner: str) -> str:
+    """Words about a session with an owner where nobody logs in. Pure."""
+    return (
+        f"No JupyterHub runs here: {owner} can't log in, and everybody with the session's address gets in. For logins, "
+        f"set `hub: true` in settings.yaml, then `refit up` and `refit user invite {owner}`."
+    )

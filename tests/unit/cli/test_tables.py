@@ -103,3 +103,8 @@ def test_activity_says_when_a_session_is_free_and_why_it_is_busy() -> None:
     text = shown(session_tables.activity(seen, 8), 200)
     for why, free in said.values():
         assert why in text and free in text
+
+
+def test_a_session_with_an_owner_who_cannot_log_in_says_what_is_missing() -> None:
+    said = session_tables.without_hub("ada")
+    assert "ada can't log in" in said and "`hub: true`" in said and "`refit user invite ada`" in said
