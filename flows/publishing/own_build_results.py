@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import Engine, column, delete, func, select, table, update
+from sqlalchemy import Engine, column, delete, exists, func, select, table, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from flows.core.database import Instant, Table, now, write_rows
@@ -14,6 +14,7 @@ from flows.core.database import Instant, Table, now, write_rows
 LONGEST = 2000  # characters of a problem
 # Of `own_profiles`, which removes results along with names.
 _BUNDLES = table("own_bundles", column("name"), column("owner"))
+_BUILDS = table("own_builds", column("bundle"), column("began", Instant))
 
 
 class Outcome(StrEnum):
@@ -98,8 +99,10 @@ class BuildResults:
         write_rows(self.database, write)
 
     def unseen(self, owner: str) -> int:
-        """How many results a person hasn't been shown."""
-        theirs = (OwnBuildResultRow.owner == owner) & OwnBuildResultRow.seen.is_(False)
+        """How many results a person hasn't been shown; one is no news any more once another build has begun."""
+        later = (_BUILDS.c.bundle == OwnBuildResultRow.bundle) & (_BUILDS.c.began > OwnBuildResultRow.at)
+        is_last = ~exists(select(_BUILDS.c.bundle).where(later))
+        theirs = (OwnBuildResultRow.owner == owner) & OwnBuildResultRow.seen.is_(False) & is_last
         with Session(self.database) as rows:
             return rows.scalar(select(func.count()).select_from(OwnBuildResultRow).where(theirs)) or 0
 

@@ -101,8 +101,9 @@ def test_a_build_that_had_no_turn_is_told_with_its_reason(requests: BuildRequest
     requests.end(begun, Outcome.failed, "ada has built 20 times in 24 hours" + "x" * 5000)
     seen = requests.statuses(["mine"])["mine"]
     assert seen.state is BuildState.failed and seen.problem.startswith("ada has built") and len(seen.problem) == LONGEST
+    assert BuildResults(requests.database).unseen("ada") == 1
     records.begin("mine", "ada", PersonalBuilds())  # by an operator, or at night
-    assert not requests.statuses(["mine"])["mine"].news
+    assert not requests.statuses(["mine"])["mine"].news and BuildResults(requests.database).unseen("ada") == 0
 
 
 def test_a_result_is_news_until_its_owner_has_seen_it(requests: BuildRequests) -> None:
