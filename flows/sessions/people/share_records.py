@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, Engine, Select, select, update
 from sqlalchemy.orm import Mapped, mapped_column
@@ -185,7 +185,14 @@ def _tell(connection: Connection, kind: events.Kind, row: GrantRow, by: str) -> 
         "subject": row.subject if row.kind != Kind.code else "",
         "until": row.until.isoformat() if row.until else "",
     }
-    append(connection, kind, session=row.session, by=by, data=data)
+    append(connection, kind, session=row.session, by=by, what=_in_words(row), data=data)
+
+
+def _in_words(row: GrantRow) -> str:
+    """With whom, and until when, as the owner reads it in the history."""
+    subject = {Kind.person: f"with {row.subject}", Kind.group: f"with the group {row.subject}"}
+    until = f", until {row.until.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if row.until else ""
+    return f"{subject.get(Kind(row.kind), 'by a link')}{until}"
 
 
 def _grant(row: GrantRow) -> Grant:

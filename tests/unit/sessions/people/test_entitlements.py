@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,17 @@ def test_records_of_shares_begin_end_and_are_in_the_history(tmp_path: Path) -> N
     assert again.number != first.number and len(grants.of("ada")) == 2
     told = [(event.kind, event.by) for event in History(database).events("ada")]
     assert told == [(Event.shared, "ada"), (Event.shared, "ada"), (Event.unshared, "ada"), (Event.shared, "ada")]
+
+
+def test_the_history_says_with_whom_a_session_is_shared_and_until_when(tmp_path: Path) -> None:
+    database = open_database(f"sqlite:///{tmp_path / 'refit.db'}")
+    grants, until = Grants(database), datetime(2026, 12, 24, 18, 30, tzinfo=timezone(timedelta(hours=1)))
+    grants.record(TO_BOB, "", "ada", until)
+    grants.record(replace(TO_BOB, kind=Kind.group, subject="class"), "", "ada", None)
+    grants.record(CODE, "", "ada", None)
+    grants.end(CODE, "ada")
+    said = [event.what for event in History(database).events("ada")]
+    assert said == ["with bob, until 2026-12-24 17:30 UTC", "with the group class", "by a link", "by a link"]
 
 
 def test_a_code_becomes_a_share_with_its_end_once(tmp_path: Path) -> None:
