@@ -28,27 +28,23 @@ STEM = "jupyter-{}-deb12-py311"
 GOOD = tarred(**RECIPE)
 SHADOW = special(tarfile.SYMTYPE, "os", "/etc")
 HOSTILE: dict[str, Callable[[], bytes]] = {
-    "a bomb of zip": lambda: zipped({f"f{number}": lambda: b"\0" * 900_000 for number in range(90)}),
+    "a bomb of zip": lambda: zipped({f"f{number}": b"\0" * 900_000 for number in range(90)}),
     "a bomb of gzip": lambda: gzip.compress(b"\0" * 200_000_000),
-    "above": lambda: tarred(**RECIPE, **{"../../x": lambda: b"x"}),
-    "absolute": lambda: tarred(**RECIPE, **{"/etc/cron.d/x": lambda: b"* * * * * root id\n"}),
+    "above": lambda: tarred(**RECIPE, **{"../../x": b"x"}),
+    "absolute": lambda: tarred(**RECIPE, **{"/etc/cron.d/x": b"* * * * * root id\n"}),
     "a link to the shadow": lambda: tarred(special(tarfile.SYMTYPE, "display.txt", "/etc/shadow"), **RECIPE),
-    "a file below a link": lambda: tarred(SHADOW, **RECIPE, **{"os/os-packages.txt": lambda: b"x"}),
-    "a link of zip": lambda: zipped({**RECIPE, "os/os-packages.txt": lambda: b"/etc/shadow"}, stat.S_IFLNK),
+    "a file below a link": lambda: tarred(SHADOW, **RECIPE, **{"os/os-packages.txt": b"x"}),
+    "a link of zip": lambda: zipped({**RECIPE, "os/os-packages.txt": b"/etc/shadow"}, stat.S_IFLNK),
     "a hard link": lambda: tarred(special(tarfile.LNKTYPE, "os/os-packages.txt", "/etc/shadow"), **RECIPE),
     "a device": lambda: tarred(special(tarfile.BLKTYPE, "display.txt"), **RECIPE),
-    "thousands of files": lambda: gzip.compress(tarred(**{f"f{number}": lambda: b"" for number in range(7000)})),
-    "a name with an escape": lambda: tarred(**RECIPE, **{"a\x1b]0;x\x07": lambda: b"x"}),
-    "a name of two lines": lambda: tarred(**RECIPE, **{"a\nRefit says: all is well": lambda: b"x"}),
+    "thousands of files": lambda: gzip.compress(tarred(**{f"f{number}": b"" for number in range(7000)})),
+    "a name with an escape": lambda: tarred(**RECIPE, **{"a\x1b]0;x\x07": b"x"}),
+    "a name of two lines": lambda: tarred(**RECIPE, **{"a\nRefit says: all is well": b"x"}),
     "no archive": lambda: b"x" * 1000,
-    "a lock": lambda: tarred(**RECIPE, **{"py311/Pipfile.lock": lambda: b"{}"}),
-    "no text": lambda: tarred(**{**RECIPE, "display.txt": lambda: b"\xff"}),
-    "instructions that reach out": lambda: tarred(
-        **RECIPE, **{"custom/custom.snippet.j2": lambda: b"COPY --from=x / /\n"}
-    ),
-    "a template that reads": lambda: tarred(
-        **RECIPE, **{"custom/custom.snippet.j2": lambda: b"{% include '/etc/shadow' %}\n"}
-    ),
+    "a lock": lambda: tarred(**RECIPE, **{"py311/Pipfile.lock": b"{}"}),
+    "no text": lambda: tarred(**{**RECIPE, "display.txt": b"\xff"}),
+    "instructions that reach out": lambda: tarred(**RECIPE, **{"custom/custom.snippet.j2": b"COPY --from=x / /\n"}),
+    "a template that reads": lambda: tarred(**RECIPE, **{"custom/custom.snippet.j2": b"{% include '/etc/shadow' %}\n"}),
 }
 
 
