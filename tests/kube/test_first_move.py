@@ -23,17 +23,21 @@ PAGE = Path(__file__).parents[2] / "docs" / "kubernetes.md"
 PROFILE, RELEASE, NAMESPACE = "jupyter-minimal-deb12-py311", "2026a", "refit"
 
 
+def blocks(beginning: str) -> list[str]:
+    """The blocks of the chapter that begin so."""
+    (text,) = re.findall(r"^## Five minutes\n(.*?)^## ", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{beginning}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
 def chapter() -> list[str]:
     """The commands of the chapter, one a line, without what is said of them."""
-    (text,) = re.findall(r"^## Five minutes\n(.*?)^## ", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    lines = [line.partition("  #")[0].strip() for block in blocks("sh") for line in block.splitlines()]
     return [line for line in lines if line]
 
 
 def settings_of_the_chapter() -> dict[str, object]:
     """The settings.yaml of the chapter."""
-    (text,) = re.findall(r"^```yaml\n# settings.yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (text,) = blocks("yaml\n# settings.yaml")
     return dict(yaml.safe_load(text))
 
 
