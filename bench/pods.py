@@ -16,6 +16,8 @@ from typing import Any
 from bench.downtime import slow
 from bench.lab import Lab, client, lab
 from bench.results import Row
+from flows.core import fence
+from flows.core.settings.cluster import Snapshots
 from flows.gateway import routes
 from flows.gateway.proxy import Gateway
 from flows.images.registry import Registry
@@ -23,6 +25,7 @@ from flows.sessions.ide.jupyter import wait_answer
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions
 from flows.sessions.kubernetes.engine import Kubernetes
+from flows.sessions.kubernetes.homes import ClusterHomes
 from flows.sessions.model import PREFIX, Session
 from tests.support import cluster
 from tests.support.waiting import free_port
@@ -33,7 +36,10 @@ GRACE = 30.0  # seconds, Kubernetes' own default
 _READY, _POD = 120.0, 180.0
 TOKEN = "a-token-of-this-benchmark"
 RECREATED, PATCHED, COLD = "delete the Pod, create it", "patch the Pod's image in place", "refit without a warm start"
+KEPT = "refit with a snapshot of the home, copied by a Pod"
 _FIRST_UID = 300_001
+# The lease under which all of it is done, and the name of its snapshots.
+LEASE, MOVE = 1, "move"
 NODE = "n1"  # of all: the images are there
 
 Way = Callable[[str], None]
@@ -85,10 +91,12 @@ def run() -> list[Row]:
             RECREATED: _plain(site, site.session("recreated", _FIRST_UID + 1), in_place=False),
             PATCHED: _plain(site, site.session("patched", _FIRST_UID + 2), in_place=True),
             COLD: _by_refit(site, site.session("cold", _FIRST_UID + 3), warm=False),
+            KEPT: _by_refit(site, site.session("kept", _FIRST_UID + 4), warm=True, snapshots=True),
         }
+        names = ("warm", "recreated", "patched", "cold", "kept")
         seconds: dict[str, list[float]] = {name: [] for name in ways}
         for number in range(MOVES):  # in turn, so that what else the machine does is everybody's burden
-            for (name, update), session in zip(ways.items(), ("warm", "recreated", "patched", "cold"), strict=True):
+            for (name, update), session in zip(ways.items(), names, strict=True):
                 with client(site.gateway.url(routes.path(session)), TOKEN) as somebody:
                     update(site.images[(number + 1) % 2])
                     seconds[name].append(somebody.away())
@@ -129,9 +137,10 @@ def _site() -> Iterator[Site]:
         yield Site(sessions, options, digests)
 
 
-def _by_refit(site: Site, first: Session, *, warm: bool) -> Way:
-    """The steps of a move that the engine carries out, in the order of `move_steps.STEPS`."""
+def _by_refit(site: Site, first: Session, *, warm: bool, snapshots: bool = False) -> Way:
+    """The steps of a move that engine and homes carry out, in the order of `move_steps.STEPS`."""
     engine, now = Kubernetes(site.options, site.configuration, site.gateway), [first]
+    homes = ClusterHomes(Cluster(replace(site.options, snapshots=Snapshots.auto)))
 
     def start(session: Session) -> None:
         engine.start(session.container)
@@ -143,17 +152,29 @@ def _by_refit(site: Site, first: Session, *, warm: bool) -> Way:
         engine.create(after)
         if warm:
             engine.warm(after)
+        if snapshots:
+            homes.prepare(before, MOVE)
+            homes.copy(before, MOVE)
         engine.block_ingress(before.container, before.doors)
         engine.stop(before.container, GRACE)
+        if snapshots:
+            homes.delta(before, MOVE)
         start(after)
         engine.remove(before.container)
+        if snapshots:
+            homes.release(before.name)
+            homes.forget(before.name, MOVE)
         now[0] = after
+
+    def under_a_lease(image: str) -> None:
+        with fence.needing(lambda: None, number=LEASE):
+            update(image)
 
     engine.create(first)
     start(first)
     for image in site.images:
         engine.pull(image)
-    return update
+    return under_a_lease
 
 
 def _plain(site: Site, session: Session, *, in_place: bool) -> Way:

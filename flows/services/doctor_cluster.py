@@ -123,7 +123,7 @@ def judge_isolation(options: ClusterOptions, allowed: bool) -> Finding:
 
 def judge_snapshots(how: str) -> Finding:
     """How homes get their snapshots."""
-    return Finding("snapshots of homes", True, how or "none are taken; `kubernetes.snapshots: auto` takes them")
+    return Finding("snapshots of homes", True, how or "none are taken, because `kubernetes.snapshots` is `none`")
 
 
 def judge_storage(classes: Sequence[Mapping[str, Any]], name: str) -> Finding:

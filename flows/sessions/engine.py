@@ -233,6 +233,18 @@ class Homes(Protocol):
     def forget_spare(self, name: str) -> None:
         """Remove the copies of a session's home and volumes that were made for a rehearsal."""
 
+    def prepare(self, session: Session, id: str, others: Collection[str] = ()) -> None:
+        """Let the next verbs about a snapshot be quick, until `release`: a move is about to stop the session.
+
+        Args:
+            session: whose home and volumes.
+            id: the snapshot, which isn't there yet.
+            others: snapshots that are there, and are needed as well.
+        """
+
+    def release(self, session: str) -> None:
+        """End what `prepare` has begun, if anything."""
+
     def copy(self, session: Session, id: str) -> Path:
         """Begin the snapshot `id` while the session runs; `delta` brings in later changes."""
 

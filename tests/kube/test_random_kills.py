@@ -6,12 +6,14 @@ with `pytest -s`.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cluster import Lab
+from flows.core.settings.cluster import ClusterSettings, Snapshots
+from tests.support.cluster import NAMESPACE, Lab
 from tests.support.cluster_moves import ClusterScene, cluster_scene
 from tests.support.random_kills import WRITES, Killer
 
@@ -20,11 +22,17 @@ SEED = os.environ.get("REFIT_TEST_SEED", "1")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800 + 60 * KILLS)]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["cold", "late"])
+KINDS = ["cold", "late", "with snapshots"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def scene(
     cluster: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[ClusterScene]:
-    with cluster_scene(tmp_path_factory.mktemp("lot"), late=request.param, first=WRITES) as scene:
+    snapshots = Snapshots.auto if request.param == "with snapshots" else Snapshots.none
+    kubernetes = ClusterSettings(namespace=NAMESPACE, home_gb=1, snapshots=snapshots)
+    folder, late = tmp_path_factory.mktemp("lot"), request.param != "cold"
+    with cluster_scene(folder, late=late, first=WRITES, kubernetes=kubernetes) as scene:
         yield scene
 
 
@@ -32,6 +40,6 @@ def test_whenever_it_is_killed_the_session_has_its_home_and_nothing_is_left(
     scene: ClusterScene, request: pytest.FixtureRequest
 ) -> None:
     killer = Killer(scene, f"{SEED} {request.node.callspec.id}")
-    while killer.tally.kills < (KILLS + 1) // 2:
+    while killer.tally.kills < math.ceil(KILLS / len(KINDS)):
         killer.once()
         print(killer.tally.told(), flush=True)

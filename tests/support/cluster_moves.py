@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows.catalog.model import Access
 from flows.core.database import open_database
 from flows.core.settings import Settings
-from flows.core.settings.cluster import ClusterSettings
+from flows.core.settings.cluster import ClusterSettings, Snapshots
 from flows.core.settings.policy import RolloutPolicy
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
@@ -25,14 +26,16 @@ from tests.support import cluster_images, variants
 from tests.support.cluster import NAMESPACE, REGISTRY, kubectl
 from tests.support.moving import check_no_gap
 from tests.support.processes import in_a_process
+from tests.support.waiting import wait_until
 
 NAME = "ada"
 _PROFILE, _RELEASE = "light-minimal-deb12-py311", "2026a"
 _FURNISH = 'mkdir -p "a folder" && echo data >"a folder/data.csv" && echo "x = 1" >work.py && ln -s ../work.py link'
 _FILES = """
-import hashlib, json, os
+import hashlib, json, os, sys
 there = {}
-for folder, _, names in os.walk("/home/dev"):
+for folder, below, names in os.walk("/home/dev"):
+    below[:] = [name for name in below if name not in sys.argv[1:]]
     for name in names:
         path = os.path.join(folder, name)
         link = os.path.islink(path)
@@ -45,13 +48,17 @@ print(json.dumps(there, sort_keys=True))
 
 @dataclass(frozen=True)
 class ClusterScene:
-    """The session `ada` on one of two images that work; `bad` is one whose server ends at once."""
+    """The session `ada` on one of two images that work; `bad` is one whose server ends at once.
+
+    Folders of the home that are called as one of `own` are the IDE's.
+    """
 
     settings: Settings
     sessions: Sessions
     journal: Journal
     good: tuple[str, str]
     bad: str
+    own: tuple[str, ...] = ()
 
     @property
     def other(self) -> str:
@@ -61,7 +68,7 @@ class ClusterScene:
 
     def files(self) -> object:
         """Every file of the home with what must survive."""
-        return json.loads(self.sessions.execute(NAME, ["python3", "-c", _FILES]))
+        return json.loads(self.sessions.execute(NAME, ["python3", "-c", _FILES, *self.own]))
 
     def pods(self, kind: str = "session") -> list[str]:
         """The Pods of a kind, by name."""
@@ -73,6 +80,8 @@ class ClusterScene:
         assert move.state is state, move.reason
         session = self.sessions.store.session(NAME)
         assert session.image == image
+        # The watch of this process may tell a moment later what another one has removed.
+        wait_until(lambda: len(self.sessions.engine.containers(NAME)) == 1)
         (container,) = self.sessions.engine.containers(NAME)
         assert container.made_from == session and container.running is Running.running and not container.warm
         self.sessions.wait_ready(session)
@@ -100,7 +109,7 @@ def settings_for_cluster(home: Path, **more: object) -> Settings:
     home.mkdir(mode=0o700, exist_ok=True)
     chosen = {
         "engine": "kubernetes",
-        "kubernetes": ClusterSettings(namespace=NAMESPACE, home_gb=1),
+        "kubernetes": ClusterSettings(namespace=NAMESPACE, home_gb=1, snapshots=Snapshots.none),
         "registry": REGISTRY,
         "registry_tls": False,
         "gateway": False,
@@ -130,12 +139,21 @@ def cluster_scene(
     registry = Registry(settings)
     for digest in (one, two, failing):
         variants.sign(settings, registry, registry.manifest(settings.repository, digest), {})
-    sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
     access = cluster_images.LATE_SERVER if late else cluster_images.SERVER
-    sessions.create(NAME, _PROFILE, _RELEASE, one, access)
+    with session_between(settings, _PROFILE, access, (one, two), failing) as scene:
+        yield scene
+
+
+@contextmanager
+def session_between(
+    settings: Settings, profile: str, access: Access, good: tuple[str, str], bad: str, own: tuple[str, ...] = ()
+) -> Iterator[ClusterScene]:
+    """The session with some files in its home, on the first of these images, which are in the registry and signed."""
+    sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
+    sessions.create(NAME, profile, _RELEASE, good[0], access)
     try:
         sessions.execute(NAME, ["sh", "-euc", f"cd /home/dev; {_FURNISH}"])
-        yield ClusterScene(settings, sessions, journal, (one, two), failing)
+        yield ClusterScene(settings, sessions, journal, good, bad, own)
     finally:
         sessions.remove(NAME, purge=True)
         give_up_namespace()

@@ -19,7 +19,7 @@ from flows.catalog.model import Access
 from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.core.settings.cluster import ClusterSettings
+from flows.core.settings.cluster import ClusterSettings, Snapshots
 from flows.core.settings.policy import RolloutPolicy, Unavailable
 from flows.migrations.concurrency import ConcurrencyLimits, side_by_side
 from flows.migrations.executor import MoveExecutor
@@ -146,7 +146,7 @@ class Crowd:
 def settings_of_crowd(home: Path, registry: int, **more: object) -> Settings:
     """Settings of a Refit with such sessions, with a registry at that port of this machine."""
     policy = RolloutPolicy(waves=(100,), rehearse=False, scan=False, keep_hours=0, unavailable=_ALL)
-    cluster = ClusterSettings(namespace=NAMESPACE, start_minutes=3, drain_minutes=0)
+    cluster = ClusterSettings(namespace=NAMESPACE, start_minutes=3, drain_minutes=0, snapshots=Snapshots.none)
     given = {"registry": f"127.0.0.1:{registry}", "kubernetes": cluster, "migration": policy, "idle_minutes": 0.01}
     return settings_for_cluster(home, **{**given, **more})
 

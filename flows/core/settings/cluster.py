@@ -85,9 +85,9 @@ class ClusterSettings(Document):
     storage_class: NameOrNone = Field("", description="Storage class of homes and volumes; empty: the cluster's own.")
     home_gb: float = Field(10.0, gt=0, description="GB that the claim of a home, or of a volume, asks for.")
     snapshots: Snapshots = Field(
-        Snapshots.none,
-        description="Whether homes have snapshots, in moves, too: none, or auto, which takes VolumeSnapshots where the "
-        "storage class can, and else copies each home by a Pod beside its session.",
+        Snapshots.auto,
+        description="Whether homes have snapshots, in moves, too: auto takes VolumeSnapshots where the storage class "
+        "can, and else copies each home by a Pod beside its session, into a claim of the same size; or none.",
     )
     node_selector: dict[str, str] = Field({}, description="Labels that a node has to have to run sessions.")
     tolerations: tuple[Toleration, ...] = Field((), description="Taints of nodes on which sessions may run.")

@@ -123,6 +123,7 @@ class Compensations:
 
 def forget(context: MoveContext, move: Move) -> Outcome:
     """Remove the snapshot of a move, unless the home has to be kept with it."""
+    context.sessions.homes.release(move.before.name)
     entries = context.journal.entries(move)
     if has_code(entries, Code.home_kept):
         return Outcome("the snapshot was kept")

@@ -169,6 +169,8 @@ class Forward:
         """Copy the home while people work in it."""
         if not self._context.keeps_snapshots:
             return Outcome(NO_SNAPSHOT)
+        if not move.relocates:  # it would hold the home on the machine that the session leaves
+            self._sessions.homes.prepare(move.before, move.id, [move.back_to] if move.back_to else [])
         self._sessions.homes.copy(move.before, move.id)
         return NOTHING
 
@@ -320,6 +322,7 @@ class Forward:
         kept = has_code(self._context.journal.entries(move), Code.home_kept)  # until a person removes it
         if not move.back_to and (kept or not self._settings.migration.keep_hours):
             return forget(self._context, move)
+        self._sessions.homes.release(move.before.name)
         name = self._context.keep_snapshot(move, SnapshotKind.safety if move.back_to else SnapshotKind.move)
         return Outcome(f"the home as it was before is the snapshot {name}")
 

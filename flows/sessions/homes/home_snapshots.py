@@ -183,6 +183,12 @@ class HomeSnapshots:
             for copy in copying.all_of(self.pool.rehearsals / check_name(name)):
                 self.pool.delete(copy)
 
+    def prepare(self, session: Session, id: str, others: Collection[str] = ()) -> None:
+        """Nothing: programs of this machine start at once."""
+
+    def release(self, session: str) -> None:
+        """Nothing: see `prepare`."""
+
     def copy(self, session: Session, id: str) -> Path:
         """Copy home and volumes of a running session; `delta` brings in later changes.
 

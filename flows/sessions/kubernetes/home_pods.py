@@ -1,7 +1,8 @@
 """Pods beside sessions that have homes and their copies mounted, and the program that works on them there.
 
 A Pod has the session's image, which its node has already, and the session's user. It goes when its work is done; one
-that a killed Refit has left is removed by the next of its name, and Kubernetes ends it after an hour.
+that a killed Refit has left is removed by the next of its name, and Kubernetes ends it after an hour. A move prepares
+one that stays from the copy to the proof: to begin a Pod takes seconds, in which the session would be away.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from flows.core.formatting import on_a_line
 from flows.core.programs.command import ProgramFailed
 from flows.sessions.kubernetes import home_program, manifests, records
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, StillWaiting
-from flows.sessions.kubernetes.manifests import KIND, SESSION, ClusterOptions
+from flows.sessions.kubernetes.manifests import KIND, LABEL, SESSION, ClusterOptions
 from flows.sessions.kubernetes.programs import output_of
 from flows.sessions.kubernetes.trial_pods import on_node
 from flows.sessions.model import Session
 
 POD = "home"
 WORK_SECONDS = 3600.0
+# Annotation of a Pod that stays: the number of the lease under which its programs are started.
+LEASE = f"{LABEL}lease"
+_END_SECONDS = 60.0
 _PROGRAM = Path(home_program.__file__).read_text(encoding="utf-8")
 _FOLDER = "/run/refit/parts"
 _OF_SESSIONS = ("securityContext", "imagePullSecrets", "nodeSelector")
@@ -52,7 +56,7 @@ class Mount:
     """A claim as a Pod has it.
 
     Attributes:
-        name: in the Pod, e.g. `live-0`.
+        name: in the Pod, where a claim may be mounted twice.
         claim: its name.
         inside: folder in the claim that is worked on; empty: all of it.
         read_only: whether it can't be written to.
@@ -69,7 +73,9 @@ class Mount:
         return f"{_FOLDER}/{self.name}/{self.inside}".rstrip("/")
 
 
-def pod(session: Session, mounts: Sequence[Mount], node: str, options: ClusterOptions) -> dict[str, Any]:
+def pod(
+    session: Session, mounts: Sequence[Mount], node: str, options: ClusterOptions, lease: int = 0
+) -> dict[str, Any]:
     """The Pod that has these claims. Pure.
 
     Args:
@@ -77,6 +83,7 @@ def pod(session: Session, mounts: Sequence[Mount], node: str, options: ClusterOp
         mounts: the claims.
         node: on which the home is in use; empty: on any.
         options: where sessions run.
+        lease: number of the lease for whose holder it stays; 0: it goes with its work.
     """
     own = manifests.pod_spec(session, options, "")
     claims = {mount.claim: number for number, mount in enumerate(mounts)}
@@ -95,13 +102,17 @@ def pod(session: Session, mounts: Sequence[Mount], node: str, options: ClusterOp
         "containers": [_container(options.reference(session.image), mounts, claims)],
         **({"affinity": on_node(node)} if node else {}),
     }
-    told = hashlib.sha256(" ".join([session.name, *map(str, mounts)]).encode()).hexdigest()[:16]
     metadata = {
-        "name": f"refit-{POD}s-{told}",
+        "name": _name(session.name, str(lease)) if lease else _name(session.name, *map(str, mounts)),
         "namespace": options.namespace,
         "labels": {SESSION: session.name, KIND: POD},
+        "annotations": {LEASE: str(lease)} if lease else {},
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _name(*of: str) -> str:
+    return f"refit-{POD}s-{hashlib.sha256(' '.join(of).encode()).hexdigest()[:16]}"
 
 
 def _container(image: str, mounts: Sequence[Mount], claims: Mapping[str, int]) -> dict[str, Any]:
@@ -149,6 +160,26 @@ class HomePods:
         """Nothing is asked of the cluster yet."""
         self._cluster = cluster
 
+    def prepare(self, session: Session, mounts: Sequence[Mount]) -> None:
+        """Begin a Pod with these claims that stays until `release`, if the home is in use on a node.
+
+        Elsewhere it could hold the volume on a node on which its session is not.
+
+        Raises:
+            ClusterError: it doesn't run, and why.
+        """
+        if not (lease := fence.number()):
+            return
+        self.release(session.name)
+        if node := self._node_of(session):
+            self._begin(pod(session, mounts, node, self._cluster.options, lease))
+
+    def release(self, session: str) -> None:
+        """End the Pods of a session that stay; none may be there. Those of an earlier lease may be at work still."""
+        for told in self._cluster.list("pods", **{SESSION: session, KIND: POD}):
+            if lease := (told["metadata"].get("annotations") or {}).get(LEASE):
+                self._end(told["metadata"]["name"], at_work=lease != str(fence.number()))
+
     @contextmanager
     def mounted(self, session: Session, mounts: Sequence[Mount]) -> Iterator[HomeWork]:
         """A Pod with these claims, on the node on which the session's home is in use, for the `with` block.
@@ -156,31 +187,64 @@ class HomePods:
         Raises:
             ClusterError: it doesn't run, and why.
         """
+        if staying := self._staying(session, mounts):
+            try:
+                yield HomeWork(self._cluster, staying)
+            except BaseException:  # what it began may go on in there
+                with fence.lifted():  # nobody else's bears this name
+                    self._end(staying)
+                raise
+            return
+        if fence.number():
+            self.release(session.name)  # a killed holder of the lease may have begun what goes on in one
         manifest = pod(session, mounts, self._node_of(session), self._cluster.options)
-        name, seconds = manifest["metadata"]["name"], self._cluster.options.start_seconds
+        name, at_work = manifest["metadata"]["name"], True
         self._end(name)
+        try:
+            self._begin(manifest)
+            yield HomeWork(self._cluster, name)
+            at_work = False
+        finally:
+            with fence.lifted():
+                self._end(name, at_work=at_work)
+
+    def _begin(self, manifest: Mapping[str, Any]) -> None:
+        name, seconds = manifest["metadata"]["name"], self._cluster.options.start_seconds
         self._cluster.create("pods", manifest)
         try:
             self._cluster.wait("pods", name, _runs, seconds, f"{name} doesn't run")
-            yield HomeWork(self._cluster, name)
         except StillWaiting as error:
             why = records.waits_for(self._cluster.find("pods", name) or {})
             raise ClusterError(error.what, why=why, hint=error.hint) from None
-        finally:
-            with fence.lifted():  # nobody else's bears this name
-                self._end(name)
 
-    def _end(self, name: str) -> None:
+    def _staying(self, session: Session, mounts: Sequence[Mount]) -> str:
+        """The name of a Pod that stays for this holder of the lease, and has these claims; empty: there is none."""
+        if not (lease := fence.number()):
+            return ""
+        name = _name(session.name, str(lease))
+        told = self._cluster.find("pods", name)
+        if told is None or "deletionTimestamp" in told["metadata"] or told["status"].get("phase") != "Running":
+            return ""
+        (container,) = told["spec"]["containers"]
+        claims = {
+            each["name"]: each.get("persistentVolumeClaim", {}).get("claimName") for each in told["spec"]["volumes"]
+        }
+        there = {each["mountPath"]: claims.get(each["name"]) for each in container["volumeMounts"]}
+        return name if all(there.get(f"{_FOLDER}/{each.name}") == each.claim for each in mounts) else ""
+
+    def _end(self, name: str, *, at_work: bool = True) -> None:
+        """End a Pod, if there is one. If something is at work in it, its kubelet has to say that it has ended."""
         if self._cluster.find("pods", name):
-            self._cluster.delete("pods", name, grace=0)
-            self._cluster.wait("pods", name, lambda told: told is None, 60.0, f"{name} doesn't end")
+            self._cluster.delete("pods", name, grace=1 if at_work else 0)
+            self._cluster.wait("pods", name, lambda told: told is None, _END_SECONDS, f"{name} doesn't end")
 
     def _node_of(self, session: Session) -> str:
-        """The node on which the home is in use; empty: none."""
-        for told in self._cluster.list("pods", **{SESSION: session.name, KIND: "session"}):
-            if node := told["spec"].get("nodeName"):
-                return str(node)
-        return ""
+        """The node on which the home is in use; empty: none. One that a Pod only waits for doesn't have it yet."""
+        told = self._cluster.list("pods", **{SESSION: session.name, KIND: "session"})
+        pods = [each for each in map(records.pod, told) if each.node and not each.over]
+        has_begun = {each.name: any(slot.container for slot in each.slots) for each in pods}
+        best = max(pods, key=lambda each: (not each.idle, has_begun[each.name], not each.ending), default=None)
+        return best.node if best else ""
 
 
 def _runs(told: Mapping[str, Any] | None) -> bool:

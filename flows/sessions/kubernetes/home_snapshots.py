@@ -16,7 +16,7 @@ from flows.core.settings.cluster import Snapshots
 from flows.sessions.homes import files_back
 from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.homes.volumes import is_own, parts
-from flows.sessions.kubernetes import snapshot_ways
+from flows.sessions.kubernetes import rights, snapshot_ways
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError
 from flows.sessions.kubernetes.home_pods import HomePods, HomeWork, Mount
 from flows.sessions.kubernetes.kinds import SNAPSHOTS
@@ -46,7 +46,7 @@ class ClusterSnapshots:
 
     @cached_property
     def way(self) -> Copies | VolumeSnapshots:
-        """By VolumeSnapshots where the storage class can, else by copies.
+        """By VolumeSnapshots where the storage class can and Refit may, else by copies.
 
         Raises:
             NotOnKubernetes: none are to be taken.
@@ -55,7 +55,7 @@ class ClusterSnapshots:
             raise NotOnKubernetes(
                 "Snapshots of homes", "set `kubernetes.snapshots: auto`; docs/kubernetes.md says what they cost."
             )
-        if snapshot_class := self._snapshot_class():
+        if (snapshot_class := self._snapshot_class()) and not rights.lacking(self._cluster, rights.SNAPSHOT):
             return VolumeSnapshots(self._cluster, snapshot_class)
         return Copies(self._cluster, self._pods)
 
@@ -75,6 +75,18 @@ class ClusterSnapshots:
             if (each["metadata"]["name"] == asked if asked else _is_default(each["metadata"]))
         }
         return next((str(each["metadata"]["name"]) for each in there if each["driver"] in drivers), "")
+
+    def prepare(self, session: Session, id: str, others: Iterable[str]) -> None:
+        """Let the next verbs about this snapshot, and others that are there, be quick, until `release`."""
+        if isinstance(self.way, Copies):
+            for other in others:
+                self._require(session, other)
+            self.way.prepare(session, id, others)
+
+    def release(self, session: str) -> None:
+        """End what `prepare` has begun."""
+        if self.keeps:
+            self._pods.release(session)
 
     def take(self, session: Session, id: str) -> None:
         """Let the snapshot be what home and volumes are now."""

@@ -104,7 +104,8 @@ class ClusterHomes:
 
     def remove(self, name: str) -> None:
         """Remove the claims of a home and its volumes for good."""
-        for claim in self._cluster.list(_CLAIMS, **{KIND: "home", SESSION: check_name(name)}):
+        self._snapshots.release(check_name(name))
+        for claim in self._cluster.list(_CLAIMS, **{KIND: "home", SESSION: name}):
             remove_claim(self._cluster, claim["metadata"]["name"])
         self._snapshots.forget_all(name)
 
@@ -188,6 +189,14 @@ class ClusterHomes:
             NoRoom: they would take more than `most` bytes.
         """
         return self._snapshots.spare(session, most)
+
+    def prepare(self, session: Session, id: str, others: Collection[str] = ()) -> None:
+        """Let the next verbs about these snapshots be quick, until `release`: by a Pod that is there already."""
+        self._snapshots.prepare(session, id, others)
+
+    def release(self, session: str) -> None:
+        """End that Pod."""
+        self._snapshots.release(check_name(session))
 
     def copy(self, session: Session, id: str) -> Path:
         """Begin the snapshot `id` while the session runs; `delta` brings in later changes."""

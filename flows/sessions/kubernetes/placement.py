@@ -15,6 +15,7 @@ from cachetools import TTLCache, cached
 from flows.core.waiting import retry
 from flows.sessions.kubernetes import manifests, records
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, Conflict, StillWaiting
+from flows.sessions.kubernetes.home_pods import HomePods
 from flows.sessions.kubernetes.manifests import KIND, OPENED, PLACED, SESSION
 from flows.sessions.kubernetes.pulls import pull_to
 from flows.sessions.kubernetes.records import SessionPod, Slot
@@ -36,7 +37,7 @@ class Placement:
     """Gives generations of sessions their slots."""
 
     def __init__(self, cluster: Cluster, options: ClusterOptions) -> None:
-        self._cluster, self._options = cluster, options
+        self._cluster, self._options, self._home_pods = cluster, options, HomePods(cluster)
         self._closed = cached(TTLCache[tuple[()], frozenset[str]](1, _CLOSED_SECONDS), condition=Condition())(
             self._read_closed
         )
@@ -138,7 +139,11 @@ class Placement:
         return self._cluster.patch("pods", pod.name, change)
 
     def _make_room(self, session: Session) -> None:
-        """End the Pods of a session with this home in which nothing runs, and that don't fit it."""
+        """End the Pods of a session with this home in which nothing runs, and that don't fit it.
+
+        One that a move has prepared would hold the home on its node, and another may be chosen.
+        """
+        self._home_pods.release(session.name)
         for pod in self.pods(session.name):
             if pod.claim == session.home.name and pod.idle:
                 self.end(pod.name)

@@ -6,7 +6,7 @@ Both hold home and own volumes, all of them or none: a snapshot without one of t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
@@ -56,17 +56,17 @@ def inside(part: Part) -> str:
 
 def live(session: Session, *, read_only: bool) -> tuple[Mount, ...]:
     """The claims of a session, for a Pod beside it."""
-    return tuple(
-        Mount(f"live-{number}", part.folder.name, inside(part), read_only) for number, part in enumerate(parts(session))
-    )
+    return tuple(_mount(part.folder.name, part, read_only=read_only) for part in parts(session))
 
 
 def kept(session: Session, claims: Mapping[str, str], *, read_only: bool = True) -> tuple[Mount, ...]:
     """The claims of a snapshot, for a Pod, in the order of `live`."""
-    return tuple(
-        Mount(f"kept-{number}", claims[part.volume], inside(part), read_only)
-        for number, part in enumerate(parts(session))
-    )
+    return tuple(_mount(claims[part.volume], part, read_only=read_only) for part in parts(session))
+
+
+def _mount(claim: str, part: Part, *, read_only: bool) -> Mount:
+    """The mount of a claim, which a Pod may have twice."""
+    return Mount(claim if read_only else f"{claim}-open", claim, inside(part), read_only)
 
 
 def claim_of(name: str, session: Session, kind: str, labels: Mapping[str, str], cluster: Cluster) -> dict[str, Any]:
@@ -90,12 +90,27 @@ class Copies:
     def __init__(self, cluster: Cluster, pods: HomePods) -> None:
         self._cluster, self._pods = cluster, pods
 
-    def take(self, session: Session, id: str) -> None:
-        """Copy what has changed since the last time."""
+    def prepare(self, session: Session, id: str, others: Iterable[str]) -> None:
+        """Begin the Pod that does what the next verbs ask for, about this snapshot and others, until it is released."""
+        claims = self._claims(session, id)
+        mounts = [mount for only in (True, False) for mount in live(session, read_only=only)]
+        mounts += [mount for only in (True, False) for mount in kept(session, claims, read_only=only)]
+        for other in others:
+            with self.view(session, other) as there:
+                mounts += kept(session, there)
+        self._pods.prepare(session, mounts)
+
+    def _claims(self, session: Session, id: str) -> dict[str, str]:
+        """Part → the claim of its copy, made if need be."""
         claims = {part.volume: _name("copy", session.name, id, part.volume) for part in parts(session)}
         for volume, claim in claims.items():
             labels = {SNAPSHOT: labelled(id), PART: volume}
             self._cluster.ensure(CLAIMS, claim_of(claim, session, COPY, labels, self._cluster))
+        return claims
+
+    def take(self, session: Session, id: str) -> None:
+        """Copy what has changed since the last time."""
+        claims = self._claims(session, id)
         sources, targets = live(session, read_only=True), kept(session, claims, read_only=False)
         with self._pods.mounted(session, [*sources, *targets]) as work:
             for source, target in zip(sources, targets, strict=True):

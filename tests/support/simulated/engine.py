@@ -250,6 +250,12 @@ class SimulatedHomes:
         for folder in self._below(".rehearsals", name):
             del self._world.homes[str(folder)]
 
+    def prepare(self, session: Session, id: str, others: Collection[str] = ()) -> None:
+        pass
+
+    def release(self, session: str) -> None:
+        pass
+
     def copy(self, session: Session, id: str) -> Path:
         return self._take("copy", session, id)
 
