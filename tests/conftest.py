@@ -32,6 +32,7 @@ pytest_plugins = [
     "tests.support.fresh_databases",
     "tests.support.weight",
     "tests.support.machine",
+    "tests.support.first_starts",
     "tests.support.cluster",
 ]
 

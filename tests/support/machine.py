@@ -34,6 +34,7 @@ from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.locks import system
 from flows.sessions.containers.networks import SessionNetworks
+from tests.support import first_starts
 from tests.support.used_homes import UsedHome
 from tests.support.variants import variant
 from tests.support.waiting import free_port, wait_until
@@ -83,7 +84,8 @@ def _answers(port: int) -> bool:
 def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[Settings]:
     """Settings with a home of their own; in the end its sessions are ended and its storage is removed.
 
-    It is the home of a machine that was used before (tests/support/used_homes.py); with `used=False` it is empty.
+    It is the home of a machine that was used before (tests/support/used_homes.py, tests/support/first_starts.py); with
+    `used=False` it is empty.
     """
     used = more.pop("used", True)
     bundle = os.environ.get("SSL_CERT_FILE")
@@ -98,6 +100,8 @@ def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[S
     settings = Settings(home=folder, **chosen)  # type: ignore[arg-type]
     if is_ours(settings):
         sign_as_all_tests(settings)
+        if used:
+            _give_first_starts(settings, more)
         if used and _USED:
             _USED[0].give(settings)
     try:
@@ -116,6 +120,14 @@ def home_with_gateway(folder: Path, registry_port: int) -> Iterator[Settings]:
             yield settings
         finally:
             services.down(settings)
+
+
+def _give_first_starts(settings: Settings, more: Mapping[str, object]) -> None:
+    """Let services start as they do where they were started before."""
+    if settings.gateway:
+        first_starts.give_gateway(settings)
+    if "prefect_port" in more:
+        first_starts.give_prefect_database(settings)
 
 
 def is_ours(settings: Settings) -> bool:

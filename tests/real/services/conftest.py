@@ -9,6 +9,7 @@ import pytest
 from flows import services
 from flows.core.settings import Settings
 from flows.services import prefect_services
+from tests.support.first_starts import give_prefect_database
 from tests.support.services import make_settings
 from tests.support.systems import write_catalog
 from tests.support.trial_worker import with_the_trial
@@ -26,6 +27,7 @@ def started(tmp_path_factory: pytest.TempPathFactory, worker_of_the_trial: None)
     """The settings of the services, whose catalog has two operating systems."""
     folder = tmp_path_factory.mktemp("services")
     made = make_settings(folder / "a home with 100% of what is odd in 'names'", write_catalog(folder / "catalog"))
+    give_prefect_database(made)
     try:
         services.up(made)
         yield made

@@ -22,6 +22,7 @@ from flows.core.programs import process_records
 from flows.core.settings import Settings
 from flows.publishing.publish import EVENT
 from flows.services.reset import reset, reset_parts
+from tests.support.first_starts import give_prefect_database
 from tests.support.prefect_api import FINAL, prefect_client, request_run
 from tests.support.services import (
     ENDLESS,
@@ -235,6 +236,7 @@ def test_a_service_that_fails_shows_its_last_words(tmp_path: Path) -> None:
 
 def test_a_server_off_loopback_wants_a_password_that_only_the_owner_can_read(tmp_path: Path) -> None:
     settings = make_settings(tmp_path).model_copy(update={"bind_address": "0.0.0.0"})
+    give_prefect_database(settings)
     try:
         services.up(settings)
         services.require(settings)
