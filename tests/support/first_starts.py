@@ -1,4 +1,4 @@
-"""What services make at their first start in a home is made once in a run of the tests, and copied into further homes.
+"""Files that services make at their first start in a home are made once in a run of the tests, and copied into others.
 
 Prefect's server migrates its database (6 s of CPU), and the gateway installs its npm packages (1 s). The first test
 that wants one of them makes it as a new machine does. A home with `used=False` in tests/support/machine.py begins with
