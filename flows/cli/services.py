@@ -36,6 +36,7 @@ with lazily(globals()):
     from flows.migrations.rehearsal import sweep
     from flows.releases.branches import nights
     from flows.services import doctor, tickets
+    from flows.services.main_program import until_told_to_end
     from flows.services.reset import reset as remove_state
     from flows.services.reset import reset_parts
     from flows.sessions.engine_choice import choose
@@ -56,6 +57,9 @@ def up(
     engine: Annotated[
         str, typer.Option(metavar="ENGINE", help="Where sessions run from now on: podman or kubernetes.")
     ] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Stay until told to end, then end the services: in a container.")
+    ] = False,
 ) -> None:
     """Start registry, Prefect, gateway and what else is wanted, then the sessions that ran; those that run stay."""
     settings = choose(engine, load()) if engine else load()
@@ -63,7 +67,11 @@ def up(
         for file in services.write_units(settings):
             out.print(f"wrote {file}")
         return
-    if not _up(settings):
+    came = _up(settings)
+    if wait:  # sessions that didn't start are told, and keep nothing else from running
+        until_told_to_end()
+        services.down(settings)
+    elif not came:
         raise typer.Exit(1)
 
 

@@ -134,11 +134,11 @@ def _push(word: str, folder: Path) -> str:
     return copy_image(f"docker-archive:{archive}", word, folder)
 
 
-def copy_image(source: str, tag: str, folder: Path) -> str:
+def copy_image(source: str, tag: str, folder: Path, repository: str = REPOSITORY) -> str:
     """Copy an image into the registry of the cluster by skopeo; returns its digest."""
     digest = folder / f"{tag}.digest"
     options = ["--src-tls-verify=false", "--dest-tls-verify=false", f"--digestfile={digest}"]
-    target = f"docker://{REGISTRY}/{REPOSITORY}:{tag}"
+    target = f"docker://{REGISTRY}/{repository}:{tag}"
     subprocess.run(["skopeo", "copy", "--quiet", *options, source, target], check=True)
     return digest.read_text().strip()
 

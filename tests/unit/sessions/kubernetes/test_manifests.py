@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from flows.core.settings import Settings
-from flows.sessions.kubernetes import home_pods, manifests, trial_pods
+from flows.sessions.kubernetes import home_pods, isolation, manifests, trial_pods
 from flows.sessions.kubernetes.home_pods import Mount
 from flows.sessions.kubernetes.refusals import Right, role
 from flows.sessions.model import Session, Volume
@@ -22,6 +23,7 @@ from tests.support.pods import OPTIONS, SESSION
 WITH_ALL = replace(
     SESSION, memory=8 * 10**9, cpus=2.0, volumes=(Volume("data", "/data", Path("refit-volume-data"), read_only=True),)
 )
+DEPLOY = Path(__file__).parents[4] / "deploy"
 # https://kubernetes.io/docs/concepts/security/pod-security-standards/
 ALLOWED_VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
 
@@ -56,6 +58,33 @@ def test_pods_meet_the_restricted_level(session: Session) -> None:
     assert not_restricted(trial["spec"]) == []
     beside = home_pods.pod(session, [Mount("live-0", "refit-home-ada", read_only=True)], "n1", OPTIONS)
     assert not_restricted(beside["spec"]) == []
+
+
+def own_objects() -> dict[str, dict[str, Any]]:
+    """Kind → the object of `deploy/refit`."""
+    return {each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "refit" / "refit.yaml").read_text())}
+
+
+def test_refits_own_pod_meets_the_restricted_level_and_is_let_in_to_sessions() -> None:
+    template = own_objects()["Deployment"]["spec"]["template"]
+    spec = template["spec"]
+    assert not_restricted(spec) == []
+    assert spec["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+    assert isolation.REFIT.items() <= template["metadata"]["labels"].items()
+    rights = yaml.safe_load_all((DEPLOY / "rights.yaml").read_text())
+    assert spec["serviceAccountName"] in {
+        each["metadata"]["name"] for each in rights if each["kind"] == "ServiceAccount"
+    }
+
+
+def test_refits_own_settings_hold_and_its_probe_asks_where_prefect_listens() -> None:
+    told = yaml.safe_load(own_objects()["ConfigMap"]["data"]["settings.yaml"])
+    settings = Settings(**told)
+    assert settings.in_cluster and settings.kubernetes.namespace == "refit"
+    (container,) = own_objects()["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert str(settings.prefect_port) in container["readinessProbe"]["exec"]["command"][-1]
+    chosen = yaml.safe_load((DEPLOY / "refit" / "kustomization.yaml").read_text())
+    assert chosen["images"][0]["name"] == container["image"]
 
 
 def test_the_check_itself_refuses_what_the_level_refuses() -> None:
