@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Any
 
 import httpx2
@@ -26,7 +27,7 @@ def record(version: int, word: str) -> dict[str, Any]:
 
 @dataclass
 class Double:
-    """An API server with one record; `answers` are those to the next watches, the last one again and again."""
+    """An API server with one record; `answers` are those to the next watches. Then nothing changes any more."""
 
     answers: list[httpx2.Response]
     listed: int = 0
@@ -40,7 +41,9 @@ class Double:
     @contextmanager
     def stream(self, resource: str, **params: str) -> Iterator[httpx2.Response]:
         self.asked_from.append(params["resourceVersion"])
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if not self.answers:
+            Event().wait()  # the thread that follows goes with its process
+        answer = self.answers.pop(0)
         if answer.status_code == httpx2.codes.SERVICE_UNAVAILABLE:
             raise httpx2.ConnectError("away")
         yield answer
