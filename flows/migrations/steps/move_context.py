@@ -15,6 +15,7 @@ from flows.migrations.move import Move
 from flows.migrations.move_steps import Code
 from flows.migrations.results import Outcome
 from flows.sessions.homes.volumes import parts
+from flows.sessions.ide.login_notice import LEFT
 from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
@@ -65,13 +66,14 @@ class MoveContext:
         return bool(container and container.running is Running.running and not container.warm)
 
     def changes(self, move: Move, *, at_a_glance: bool = False) -> tuple[str, ...]:
-        """Paths of the home that are otherwise than the new image found them, besides those that the IDE itself writes.
+        """Paths of the home that are otherwise than the new image found them, besides those that the IDE itself writes,
+        and the notice that `verify` removes.
 
         It found the home of the snapshot to which a rollback goes back, else that of the stop.
         """
         if not self.keeps_snapshots:  # nobody can tell: see `NO_SNAPSHOT`
             return ()
-        own, snapshot = move.after.access.own_paths, move.back_to or move.id
+        own, snapshot = (*move.after.access.own_paths, f"/{LEFT}"), move.back_to or move.id
         return self.sessions.homes.differences(move.before, snapshot, own, at_a_glance=at_a_glance)
 
     def keep_snapshot(self, move: Move, kind: Kind) -> str:

@@ -21,6 +21,7 @@ from flows.sessions.model import Session
 _ANSWERS = Path(answer_questions.__file__)
 # Seconds from its first question to the answer of its last.
 _LIMIT = 120.0
+_TAIL = 2000
 
 
 class Programs(Protocol):
@@ -58,7 +59,16 @@ class Visit(Programs):
         """
         if self._ask is None:
             return see(self._engine, self._session, manner)
-        return read_look(self._session, self._ask(asked(self._session, manner)))
+        return read_look(self._session, self._answer(asked(self._session, manner)))
+
+    def _answer(self, question: str) -> str:
+        """The answer of the program; one that has ended, or was ended by another, is asked no more."""
+        assert self._ask
+        try:
+            return self._ask(question)
+        except RefitError:
+            self._ask = None
+            raise
 
     def execute(
         self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = FOREIGN_OUTPUT
@@ -66,21 +76,23 @@ class Visit(Programs):
         """Run a program in the session; returns its standard output.
 
         Raises:
-            ProgramFailed: it ended with another exit code than 0, or took longer (`CommandTimeout`).
+            ProgramFailed: it ended with another exit code than 0, or took longer (`CommandTimeout`); or the program
+                that answers was ended, which all that runs in a session can do.
             RefitError: it could not be run.
         """
         if self._ask is None:
             return self._engine.execute(container, argv, stdin, limit, most)
-        told = self._ask(json.dumps({"run": [*argv], "stdin": stdin, "limit": limit, "most": most}))
         try:
+            told = self._answer(json.dumps({"run": [*argv], "stdin": stdin, "limit": limit, "most": most}))
             ended = _Ended.model_validate_json(told)
-        except ValidationError as error:
-            raise RefitError(f"{argv[0]} gave no answer in {self._session.name!r}.", why=str(error)) from None
+        except (RefitError, ValidationError) as error:
+            raise ProgramFailed(argv, "gave no answer", str(error)[-_TAIL:], None, None) from None
+        why = ended.why[-_TAIL:]
         if ended.code is None:
-            raise CommandTimeout(argv, f"took longer than {limit:g} s", ended.why, None, None)
+            raise CommandTimeout(argv, f"took longer than {limit:g} s", why, None, None)
         if ended.code:
-            raise ProgramFailed(argv, f"ended with exit code {ended.code}", ended.why, None, ended.code)
-        return ended.said
+            raise ProgramFailed(argv, f"ended with exit code {ended.code}", why, None, ended.code)
+        return ended.said[:most]
 
 
 @contextmanager

@@ -176,7 +176,7 @@ class Cluster(ApiServer):
         until: Callable[[Mapping[str, Any] | None], bool],
         seconds: float,
         told: str,
-        begin: Callable[[], Mapping[str, Any]] | None = None,
+        begin: Callable[[], Mapping[str, Any] | None] | None = None,
     ) -> None:
         """Watch an object until something holds of it; none stands for one that is not there.
 

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
@@ -175,13 +175,22 @@ class Kubernetes:
     def _check_ended(self, pod: str, slot: Slot, error: ClusterError) -> None:
         """Raise the error of a stop, unless the slot's container has ended by itself, as kubelet says a bit later."""
 
+        try:
+            self._await_end_of(pod, slot)
+        except StillWaiting:
+            raise error from None
+
+    def _await_end_of(self, pod: str, slot: Slot) -> None:
+        """Wait for kubelet to say that a slot's container has ended.
+
+        Raises:
+            StillWaiting: it doesn't.
+        """
+
         def has_ended(told: Mapping[str, Any] | None) -> bool:
             return told is None or slot.container not in {one.container for one in records.pod(told).slots}
 
-        try:
-            self._cluster.wait("pods", pod, has_ended, _KUBELET_SECONDS, f"{pod} doesn't end")
-        except StillWaiting:
-            raise error from None
+        self._cluster.wait("pods", pod, has_ended, _KUBELET_SECONDS, f"{pod} doesn't end")
 
     def _opened(self, container: str) -> list[tuple[SessionPod, Slot]]:
         """The slots in which a generation runs."""
@@ -218,12 +227,13 @@ class Kubernetes:
 
     def _release(self, pod: SessionPod, generation: int, left: Collection[int]) -> None:
         """Free the slot of a generation; a Pod that no other generation has a slot of goes, if nobody needs it."""
-        others = any(slot.generation in left for slot in pod.slots)
+        # Also one whose record was removed by hand: what runs is never ended with another generation.
+        others = any(slot.generation in left or slot.opened not in (0, generation) for slot in pod.slots)
         slot = pod.slot_of(generation)
         if not others and not (left and slot is None):
             self._placement.end(pod.name)
         # No later generation has the number of one that another has followed, so it is free without a word.
-        elif slot and (slot.opened or generation > max(left)):
+        elif slot and (slot.opened or generation > max(left, default=0)):
             self._annotate(pod.name, {f"{PLACED}{slot.name}": None, f"{OPENED}{slot.name}": None})
 
     def address(self, container: str, port: int) -> tuple[str, int]:
@@ -321,7 +331,7 @@ class Kubernetes:
         pod, slot = self._placement.place(session, opened(session.generation, late=True) if late else None)
         program = manifests.program(session, argv).encode()
         # The annotation comes first: what it says of a slot in which nothing has begun yet, `stop` puts right.
-        if not (slot.late and slot.opened == session.generation):
+        if not (late and slot.late and slot.opened == session.generation):
             told = opened(session.generation, slot.container, late=late, started=None if late else now())
             self._annotate(pod.name, {f"{OPENED}{slot.name}": told})
         words = [*_SLOT, "run-next", str(len(program)), verb, str(session.generation), str(fence.number())]
@@ -343,6 +353,9 @@ class Kubernetes:
         except ProgramEnded as error:
             if error.code != _REFUSED:
                 raise
+            # It may have ended a moment ago: what begins next must be known as the program of the container to come.
+            with suppress(StillWaiting):
+                self._await_end_of(pod.name, slot)
             return False
         self._annotate(pod.name, {f"{OPENED}{slot.name}": opened(session.generation, slot.container, started=now())})
         return True

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import httpx2
 
+from flows.core import fence
 from flows.core.waiting import forever
 from flows.sessions.kubernetes import records
 from flows.sessions.kubernetes.manifests import KIND, SESSION
@@ -82,7 +83,7 @@ class Follower:
     def __init__(self, server: Server) -> None:
         self._server, self._lock, self._asked = server, RLock(), 0
         self._told = Condition(self._lock)
-        self._own: dict[tuple[str, str], tuple[int, float]] = {}
+        self._own: dict[tuple[str, str], tuple[int, float, int]] = {}
         self._kinds = {resource: _Kind() for resource in _FOLLOWED}
         self._waiting: dict[tuple[str, str], list[SimpleQueue[Told | None]]] = {}
 
@@ -106,11 +107,14 @@ class Follower:
         """The objects of a session as they were after our own last change of one of them; none: nobody can tell.
 
         An API server tells of changes of one kind in their order: once it has told of ours, all before it are known.
+        After it, nobody else changes them but under another lease.
         """
         with self._told:
             kind = self._kinds[resource]
-            version, at = self._own.get((resource, session), (0, 0.0))
-            if not version or time.monotonic() - at > _RECENT_SECONDS or kind.pid != os.getpid():
+            version, at, lease = self._own.get((resource, session), (0, 0.0, 0))
+            if not version or lease != fence.number() or time.monotonic() - at > _RECENT_SECONDS:
+                return None
+            if kind.pid != os.getpid():
                 return None
             if not self._told.wait_for(lambda: not kind.live or kind.told >= version, _SETTLE_SECONDS):
                 return None
@@ -120,8 +124,9 @@ class Follower:
         """Know that we have changed an object just now, by something that wasn't in it before."""
         if keeps(resource, told):
             session, version = told["metadata"]["labels"][SESSION], str(told["metadata"].get("resourceVersion", ""))
+            at = int(version) if version.isdecimal() else 0
             with self._lock:
-                self._own[resource, session] = (int(version) if version.isdecimal() else 0, time.monotonic())
+                self._own[resource, session] = (at, time.monotonic(), fence.number())
 
     def _begin(self, resource: str, kind: _Kind) -> None:
         kind.live, kind.pid, kind.objects, kind.told = False, os.getpid(), {}, 0

@@ -95,14 +95,19 @@ class Placement:
         else:
             name, slot = place[0].name, place[1].name
             is_given = place[1].generation == session.generation and place[1].image == session.image
-            give = None if is_given else partial(self._give_slot, place[0], slot, session, opened)
-            self._wait_runs(name, slot, session, give)
-            self._leave(place[0], pods, session)
+
+            def begin() -> Mapping[str, Any] | None:
+                given = None if is_given else self._give_slot(place[0], slot, session, opened)
+                # A volume that one node alone can have is free for this Pod once the other one is gone.
+                self._leave(place[0], pods, session)
+                return given or self._cluster.find("pods", name)
+
+            self._wait_runs(name, slot, session, begin)
         pod = next(pod for pod in self.pods(session.name) if pod.name == name)
         return pod, next(each for each in pod.slots if each.name == slot)
 
     def _wait_runs(
-        self, name: str, slot: str, session: Session, begin: Callable[[], Mapping[str, Any]] | None = None
+        self, name: str, slot: str, session: Session, begin: Callable[[], Mapping[str, Any] | None] | None = None
     ) -> None:
         """Wait until a slot runs the image of a generation; `begin`: what lets it, and returns the Pod.
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from websockets.exceptions import WebSocketException
+
 from flows.core.programs.command import FOREIGN_OUTPUT, ProgramFailed
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ProgramEnded
+from flows.sessions.kubernetes.refusals import no_answer
 
 
 def output_of(
@@ -56,8 +59,12 @@ def talk(
         lines = _lines(program.output(limit, 4 * FOREIGN_OUTPUT))
 
         def ask(line: str) -> str:
-            program.write(f"{line}\n".encode())
-            if (answer := next(lines, None)) is None:
+            try:
+                program.write(f"{line}\n".encode())
+                answer = next(lines, None)
+            except (WebSocketException, OSError) as error:  # whoever asks goes on in another way
+                raise no_answer("get pods/exec", error) from None
+            if answer is None:
                 raise ClusterError(f"{argv[0]} ended without an answer.")
             return answer
 

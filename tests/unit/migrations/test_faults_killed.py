@@ -15,6 +15,8 @@ from flows.migrations.move import Entry
 from flows.migrations.move_steps import OF_EVERY_MOVE, State
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.migrations.recovery import recover_all, reopen
+from flows.sessions.activity import hook
+from flows.sessions.ide.login_notice import LEFT
 from flows.sessions.model import Session
 from tests.support.simulated.faults import fail, happening, healthy, kill, move
 from tests.support.simulated.fleet import ACCESS, LATE, Fleet
@@ -70,6 +72,25 @@ def test_a_killed_run_leaves_no_session_with_a_higher_weight(
         move(sessions, bob)
     recover_all(sessions.carrier())
     assert healthy(sessions, bob)  # which looks at the weight, too
+
+
+def test_a_notice_that_a_killed_run_has_removed_is_no_change_by_the_new_image(
+    sessions: Fleet, ada: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    homes = sessions.world.homes
+    homes[str(ada.home)][LEFT] = "This session moves at noon."
+
+    def killed(*_: object) -> str:
+        if homes[str(ada.home)].pop(LEFT, ""):
+            kill(sessions)()
+        return ""
+
+    monkeypatch.setattr(hook, "disproof", killed)
+    with pytest.raises(Killed):
+        move(sessions, ada)
+    recover_all(sessions.carrier())
+    [done] = sessions.journal.history(ada.name)
+    assert done.state is State.cleaned and healthy(sessions, ada)
 
 
 def test_a_session_that_cant_have_a_higher_weight_is_moved_all_the_same(sessions: Fleet, ada: Session) -> None:

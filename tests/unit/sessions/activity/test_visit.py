@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +15,9 @@ import pytest
 from flows.catalog.model import Access
 from flows.core.errors import RefitError
 from flows.core.programs.command import CommandTimeout, ProgramFailed
+from flows.sessions.activity import hook
 from flows.sessions.activity.probes import ProbeSpec
-from flows.sessions.activity.visit import visiting
+from flows.sessions.activity.visit import Visit, visiting
 from tests.support.pods import SESSION
 
 QUICK = ProbeSpec(seconds=0.0)
@@ -39,11 +42,13 @@ class Here:
             def ask(line: str) -> str:
                 assert program.stdin and program.stdout
                 print(line, file=program.stdin, flush=True)
-                return program.stdout.readline()
+                if not (answer := program.stdout.readline()):
+                    raise RefitError("It ended without an answer.")
+                return answer
 
             yield ask
             program.stdin.close()
-            assert program.wait() == 0, "it ends with its input"
+            assert program.wait() in (0, -signal.SIGKILL), "it ends with its input"
 
     def execute(
         self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = 1 << 20
@@ -85,3 +90,30 @@ def test_where_no_program_can_answer_each_question_is_asked_alone() -> None:
         assert visit.execute("c", ["sh"]) == "by itself" and here.executed == [["sh"]]
         with pytest.raises(RefitError, match="no Python"):
             visit.look(QUICK)
+
+
+def test_a_session_that_ends_what_answers_has_failed_once_and_is_asked_anew() -> None:
+    here = Here()
+    with visiting(here, PLAIN) as visit:
+        with pytest.raises(ProgramFailed, match="gave no answer"):
+            visit.execute("c", ["sh", "-c", "kill -9 $PPID"])
+        assert visit.execute("c", ["sh"]) == "by itself"
+        assert visit.look(QUICK).processes and here.begun == 2
+
+
+@pytest.mark.parametrize("lie", ["", "[]\n", "no JSON\n", '{"code": "none"}\n', '{"code": 0, "said": 1, "why": ""}\n'])
+def test_an_answer_that_is_none_is_a_program_that_failed(lie: str) -> None:
+    with pytest.raises(ProgramFailed, match="gave no answer"):
+        Visit(Here(), PLAIN, lambda _: lie).execute("c", ["sh"])
+
+
+def test_no_more_of_an_answer_counts_than_was_asked_for() -> None:
+    lie = json.dumps({"code": 0, "said": "a" * 100, "why": ""})
+    assert Visit(Here(), PLAIN, lambda _: lie).execute("c", ["sh"], most=10) == "a" * 10
+
+
+def test_a_hook_that_ends_all_python_programs_is_no_objection_to_a_move_that_was_agreed_to() -> None:
+    def ended(_: str) -> str:
+        raise RefitError("python3 ended without an answer.")
+
+    assert "gave no answer" in hook.ask(Visit(Here(), PLAIN, ended), PLAIN, whether=False)

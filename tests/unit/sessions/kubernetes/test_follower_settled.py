@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flows.core import fence
 from flows.sessions.kubernetes import follower as module
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.follower import Follower
@@ -87,3 +88,11 @@ def test_a_change_of_long_ago_shows_nothing(
     later = time.monotonic() + 60
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert follower.settled("pods", SESSION.name) is None
+
+
+def test_a_change_under_another_lease_shows_nothing_of_this_one(server: Server, follower: Follower) -> None:
+    with fence.needing(lambda: None, number=3):
+        follower.changed("pods", pod(7))
+        assert names(follower.settled("pods", SESSION.name)) == ["refit-ada-1"]
+    with fence.needing(lambda: None, number=5):  # meanwhile another process had the lease
+        assert follower.settled("pods", SESSION.name) is None

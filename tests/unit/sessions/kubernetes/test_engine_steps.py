@@ -1,0 +1,173 @@
+"""The steps of the engine, on an API server in memory: in which order things happen, and what is known after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flows.core.errors import RefitError
+from flows.sessions.kubernetes import engine as module
+from flows.sessions.kubernetes import manifests, records
+from flows.sessions.kubernetes.cluster import ProgramEnded, StillWaiting
+from flows.sessions.kubernetes.engine import Kubernetes
+from flows.sessions.model import Running
+from tests.support.pods import OPTIONS, SESSION
+
+SCRIPT = manifests.scripts_name(Path(module.__file__).with_name("slot.sh").read_text(encoding="utf-8"))
+OLD, NEW = (OPTIONS.reference(f"sha256:{letter * 64}") for letter in "ab")
+AFTER = replace(SESSION, generation=2, image=f"sha256:{'b' * 64}")
+
+
+class Memory:
+    """An API server with Pods whose containers run at once, unless another Pod holds the volume of their home."""
+
+    def __init__(self, *sessions: Any) -> None:
+        self.follower = SimpleNamespace(
+            of=lambda *_: None, settled=lambda *_: None, changed=lambda *_: None, removed=lambda *_: None
+        )
+        self.records = {each.container: manifests.record(each, OPTIONS, ran=True) for each in sessions}
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.begun = list[list[str]]()
+        self.refuses, self.ids = "", dict[str, str]()
+
+    def pod(self, name: str, node: str, annotations: Mapping[str, str]) -> None:
+        made = manifests.pod(SESSION, OPTIONS, SCRIPT)
+        made["metadata"] |= {"name": name, "resourceVersion": "7"}
+        made["metadata"]["annotations"] = {manifests.SHAPE: made["metadata"]["annotations"][manifests.SHAPE]}
+        made["metadata"]["annotations"] |= annotations
+        made["spec"]["nodeName"] = node
+        self.pods[name] = made
+        self.tend()
+
+    def tend(self) -> None:
+        """Be kubelet: a volume is on one node alone."""
+        holder = next(iter(self.pods.values()))["spec"]["nodeName"] if self.pods else ""
+        for pod in self.pods.values():
+            if pod["spec"]["nodeName"] == holder:
+                pod["status"] = {
+                    "podIP": "10.0.0.9",
+                    "containerStatuses": [
+                        {
+                            "name": each["name"],
+                            "state": {"running": {}},
+                            "containerID": self.ids.get(each["name"], each["image"]),
+                            "imageID": each["image"],
+                        }
+                        for each in pod["spec"]["containers"]
+                    ],
+                }
+
+    def ensure(self, resource: str, manifest: Mapping[str, Any]) -> None:
+        assert resource == "configmaps"
+
+    def list(self, resource: str, **labels: str) -> list[dict[str, Any]]:
+        return deepcopy([*(self.pods if resource == "pods" else self.records).values()])
+
+    def each(self, resource: str, read: Callable[[dict[str, Any]], Any], **labels: str) -> Sequence[Any]:
+        return tuple(map(read, self.list(resource)))
+
+    def find(self, resource: str, name: str) -> dict[str, Any] | None:
+        return deepcopy(self.pods.get(name))
+
+    def patch(self, resource: str, name: str, change: Mapping[str, Any], kind: str = "") -> Mapping[str, Any]:
+        there = (self.pods if resource == "pods" else self.records)[name]
+        annotations = there["metadata"].setdefault("annotations", {})
+        for key, value in change["metadata"]["annotations"].items():
+            annotations.pop(key, None)
+            annotations |= {} if value is None else {key: value}
+        for new in change.get("spec", {}).get("containers", ()):
+            (old,) = (each for each in there["spec"]["containers"] if each["name"] == new["name"])
+            old |= new
+        return deepcopy(there)
+
+    def delete(self, resource: str, name: str, grace: int = 0) -> None:
+        (self.pods if resource == "pods" else self.records).pop(name)
+
+    def wait(
+        self, resource: str, name: str, until: Callable[[Any], bool], seconds: float, told: str, begin: Any = None
+    ) -> None:
+        if not until(begin() if begin else self.find(resource, name)):
+            self.tend()
+            if not until(self.find(resource, name)):
+                raise StillWaiting(told)
+
+    @contextmanager
+    def program(self, pod: str, slot: str, argv: Sequence[str], stdin: bytes = b"") -> Iterator[Any]:
+        words = [*argv[2:]]
+        if words[0] == self.refuses:
+            raise ProgramEnded("It doesn't.", why="", code=75)
+        self.begun.append(words)
+        yield SimpleNamespace(output=lambda limit, most: iter(()))
+
+    def seen(self) -> dict[int, tuple[Running, bool]]:
+        pods = [records.pod(each) for each in self.pods.values()]
+        made = records.containers([*self.records.values()], pods)
+        return {each.generation: (each.running, each.warm) for each in made}
+
+
+def slot(name: str, generation: int, container: str, *, late: bool = False) -> dict[str, str]:
+    told = records.opened(generation, container, late=late)
+    return {f"{manifests.PLACED}{name}": str(generation), f"{manifests.OPENED}{name}": told}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    made = Memory(SESSION, AFTER)
+    monkeypatch.setattr(module, "Cluster", lambda _: made)
+    return made
+
+
+@pytest.fixture
+def engine(server: Memory) -> Kubernetes:
+    return Kubernetes(OPTIONS, lambda _: {"config": {"Cmd": ["ide"]}}, SimpleNamespace())  # type: ignore[arg-type]
+
+
+def test_a_generation_that_waits_no_more_and_is_started_cold_has_the_home(server: Memory, engine: Kubernetes) -> None:
+    stopped = {f"{manifests.PLACED}a": "1"}
+    server.pod("refit-ada-1", "n", {**stopped, **slot("b", 2, "", late=True)})
+    server.pods["refit-ada-1"]["spec"]["containers"][1]["image"] = NEW
+    server.tend()
+    assert server.seen()[2] == (Running.running, True)
+    server.refuses = "open"
+    engine.start(AFTER.container)
+    assert server.begun[-1][2:4] == ["start", "2"]
+    assert server.seen()[2] == (Running.running, False), "nobody else may have its home"
+    with pytest.raises(RefitError, match="in use"):
+        engine.start(SESSION.container)
+
+
+def test_a_home_leaves_one_node_before_it_is_waited_for_on_another(server: Memory, engine: Kubernetes) -> None:
+    server.pod("refit-ada-1", "old", {f"{manifests.PLACED}a": "1"})
+    server.pod("refit-ada-2", "new", {f"{manifests.PLACED}a": "2"})
+    assert "status" not in server.pods["refit-ada-2"], "its volume is on the other node"
+    engine.start(AFTER.container)
+    assert [*server.pods] == ["refit-ada-2"] and server.seen()[2] == (Running.running, False)
+
+
+def test_no_pod_in_which_a_program_runs_goes_with_another_generation(server: Memory, engine: Kubernetes) -> None:
+    server.pod("refit-ada-1", "n", {**slot("a", 1, ""), **slot("b", 2, OLD)})
+    server.pods["refit-ada-1"]["metadata"]["annotations"].pop(f"{manifests.OPENED}a")
+    del server.records[AFTER.container]  # by hand
+    engine.remove(SESSION.container)
+    assert [*server.pods] == ["refit-ada-1"]
+    assert f"{manifests.PLACED}a" not in server.pods["refit-ada-1"]["metadata"]["annotations"]
+
+
+def test_a_cold_start_is_known_in_the_container_that_kubelet_tells_of_a_moment_later(
+    server: Memory, engine: Kubernetes
+) -> None:
+    server.pod("refit-ada-1", "n", slot("b", 2, "", late=True))
+    server.pods["refit-ada-1"]["spec"]["containers"][1]["image"] = NEW
+    server.tend()
+    server.ids = {"b": "another"}  # the program has ended by itself, and its container was replaced
+    server.refuses = "open"
+    engine.start(AFTER.container)
+    server.tend()
+    assert server.seen()[2] == (Running.running, False)
