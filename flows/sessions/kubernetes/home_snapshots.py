@@ -204,7 +204,7 @@ class ClusterSnapshots:
         """Bytes that home and volumes take."""
         mounts = live(session, read_only=True)
         with self._pods.mounted(session, mounts) as work:
-            return sum(int(work.call("size", mount.folder).split()[0]) for mount in mounts)
+            return _size(work, mounts)
 
     def spare(self, session: Session, most: int) -> Session:
         """Copy home and volumes for a rehearsal; the session may run.
@@ -212,18 +212,20 @@ class ClusterSnapshots:
         Raises:
             NoRoom: they would take more than `most` bytes.
         """
-        if isinstance(self.way, Copies) and (size := self.size(session)) > most:
-            raise NoRoom(f"the home takes {megabytes(size)}; a copy may take {megabytes(most)}")
         self.forget_spare(session.name)
         own = {part.volume: f"refit-spare-{session.name}-{n}" for n, part in enumerate(parts(session))}
-        self._spare(session, own)
+        try:
+            self._spare(session, own, most)
+        except NoRoom:
+            self.forget_spare(session.name)
+            raise
         volumes = tuple(
             replace(volume, folder=Path(own[volume.name])) if is_own(volume) else replace(volume, read_only=True)
             for volume in session.volumes
         )
         return replace(session, home=Path(own[""]), volumes=volumes)
 
-    def _spare(self, session: Session, own: Mapping[str, str]) -> None:
+    def _spare(self, session: Session, own: Mapping[str, str], most: int) -> None:
         if isinstance(self.way, VolumeSnapshots):
             self.way.take(session, _SPARE)
             newest = self.way.newest(session.name, _SPARE)
@@ -235,6 +237,8 @@ class ClusterSnapshots:
             self._cluster.ensure(CLAIMS, made)
         mounts, copies = live(session, read_only=True), kept(session, own, read_only=False)
         with self._pods.mounted(session, [*mounts, *copies]) as work:
+            if (size := _size(work, mounts)) > most:
+                raise NoRoom(f"the home takes {megabytes(size)}; a copy may take {megabytes(most)}")
             for mount, copy in zip(mounts, copies, strict=True):
                 work.call("mirror", mount.folder, copy.folder)
 
@@ -244,6 +248,11 @@ class ClusterSnapshots:
             remove_claim(self._cluster, claim["metadata"]["name"])
         if self.keeps and isinstance(self.way, VolumeSnapshots):
             self.way.forget(session, _SPARE)
+
+
+def _size(work: HomeWork, mounts: Iterable[Mount]) -> int:
+    """Bytes that these folders take."""
+    return sum(int(work.call("size", mount.folder).split()[0]) for mount in mounts)
 
 
 def _is_default(metadata: Mapping[str, object]) -> bool:

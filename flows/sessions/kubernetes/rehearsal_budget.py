@@ -20,11 +20,11 @@ def take(cluster: Cluster, homes: Homes, session: Session) -> bool:
     Raises:
         RefitError: the cluster doesn't answer, or refuses.
     """
-    if not homes.snapshot_cost(session):
-        return True
     claim = cluster.find(CLAIMS, session.home.name) or {}
     told = ((claim.get("metadata") or {}).get("annotations") or {}).get(COPIED, "")
     if told and now() - datetime.fromisoformat(told) < PAUSE:
         return False
+    if not homes.snapshot_cost(session):
+        return True
     cluster.patch(CLAIMS, session.home.name, {"metadata": {"annotations": {COPIED: now().isoformat()}}}, "merge")
     return True
