@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import monotonic
 
 import pytest
 from playwright.sync_api import Browser, Page, WebSocket
@@ -18,9 +20,11 @@ from tests.support.hub import PASSWORD, RELEASE, Hub, running_hub
 from tests.support.ide_images import IdeImages
 from tests.support.machine import RegistryServer
 from tests.support.my_sessions import BASE
+from tests.support.people import OUT_SECONDS
 from tests.support.waiting import free_port, wait_until
 
 pytestmark = pytest.mark.long
+TOKEN = re.compile("[?&]token=")
 
 
 @dataclass
@@ -29,18 +33,23 @@ class Visitor:
 
     name: str
     page: Page
-    open_sockets: list[WebSocket]
-    refused: list[str]
+    open_sockets: list[WebSocket] = field(default_factory=list)
+    closed: dict[WebSocket, float] = field(default_factory=dict)
+    with_token: list[str] = field(default_factory=list)
 
     def listen(self, page: Page) -> Page:
         """Note the websockets of a page."""
 
         def opened(channel: WebSocket) -> None:
             self.open_sockets.append(channel)
-            channel.on("close", lambda _: self.open_sockets.remove(channel))
+            channel.on("close", closed)
+
+        def closed(channel: WebSocket) -> None:
+            self.open_sockets.remove(channel)
+            self.closed[channel] = monotonic()
 
         page.on("websocket", opened)
-        page.on("request", lambda asked: self.refused.append(asked.url) if "token=" in asked.url else None)
+        page.on("request", lambda asked: self.with_token.append(asked.url) if TOKEN.search(asked.url) else None)
         return page
 
 
@@ -60,7 +69,7 @@ class House:
         page.get_by_label("The same again").fill(PASSWORD)
         page.get_by_role("button", name="Log in").click()
         page.wait_for_url("**/hub/home")
-        visitor = Visitor(name, page, [], [])
+        visitor = Visitor(name, page)
         visitor.listen(page)
         return visitor
 
@@ -68,18 +77,22 @@ class House:
         made = self.images.build(ide, f"with logins {ide}")
         return self.hub.sessions.create(name, made.profile, RELEASE, made.digests[0], made.access, owner="ada")
 
-    def come_and_go(self, session: str, works: Callable[[Page], None], *, sockets: bool = True) -> Page:
-        """The owner, a guest and a stranger come to a session; returns the owner's page."""
-        hub = self.hub
-        host = f"http://ada.localhost:{hub.settings.gateway_port}"
-        owner = self.owner
-        page = owner.listen(owner.page.context.new_page())
-        page.goto(f"{hub.settings.public_url}{BASE}/sessions/{session}")
+    def open(self, session: str, place: str) -> Page:
+        """The owner's page of a session, by its link, or at a place below its address."""
+        page = self.owner.listen(self.owner.page.context.new_page())
+        page.goto(f"{self.hub.settings.public_url}{BASE}/sessions/{session}")
         page.get_by_role("link", name="Open", exact=True).click()
-        page.wait_for_url(f"{host}/session/{session}/**")
+        page.wait_for_url(f"{self.host}/session/{session}/**")
+        if place:
+            page.goto(f"{self.host}/session/{session}/{place}")
+        return page
+
+    def come_and_go(self, session: str, works: Callable[[Page], None], place: str = "") -> Page:
+        """The owner, a guest and a stranger come to a session; returns the guest's page, with the share over."""
+        hub, guest, stranger = self.hub, self.guest, self.stranger
+        page = self.open(session, place)
         works(page)
-        assert not sockets or [one for one in owner.open_sockets if f"/session/{session}/" in one.url]
-        guest, stranger = self.guest, self.stranger
+        assert self.sockets(self.owner, session)
         address = page.url
         for one in (guest, stranger):
             answer = one.page.goto(address)
@@ -87,18 +100,32 @@ class House:
         hub.refit("session", "share", session, "--with", guest.name)
         guest.page.goto(address)
         guest.page.get_by_role("button", name="Open the session").click()
-        guest.page.wait_for_url(f"{host}/session/{session}/**")
+        guest.page.wait_for_url(f"{self.host}/session/{session}/**")
         works(guest.page)
         answer = stranger.page.goto(address)
         assert answer and answer.status == 403
-        held = [one for one in guest.open_sockets if f"/session/{session}/" in one.url]
-        assert held or not sockets
+        held, owners = self.sockets(guest, session), self.sockets(self.owner, session)
+        assert held and owners
         hub.refit("session", "unshare", session, "--with", guest.name)
-        wait_until(lambda: guest.page.evaluate("true") and not set(held) & set(guest.open_sockets))
-        answer = guest.page.goto(address)
+        revoked = monotonic()
+        wait_until(lambda: guest.page.evaluate("true") and not held & set(guest.open_sockets))
+        assert max(guest.closed[one] for one in held) - revoked <= OUT_SECONDS
+        assert page.evaluate("true") and owners <= set(self.owner.open_sockets)
+        assert not self.owner.with_token + guest.with_token, "an address with the IDE's token came to a browser"
+        return guest.page
+
+    def assert_out(self, page: Page) -> None:
+        answer = page.goto(page.url)
         assert answer and answer.status == 403
-        assert not owner.refused + guest.refused, "an address with the IDE's token came to a browser"
-        return page
+
+    @staticmethod
+    def sockets(visitor: Visitor, session: str) -> set[WebSocket]:
+        """Those that are open to a session."""
+        return {one for one in visitor.open_sockets if f"/session/{session}/" in one.url}
+
+    @property
+    def host(self) -> str:
+        return f"http://ada.localhost:{self.hub.settings.gateway_port}"
 
     def __post_init__(self) -> None:
         self.owner, self.guest, self.stranger = (self.visitor(name) for name in ("ada", "ben", "eve"))
@@ -121,8 +148,13 @@ def house(
         yield House(hub, browser, IdeImages(hub.settings, shared, builder, catalog, assembler))
 
 
-def test_the_web_terminal(house: House) -> None:
-    session = house.session("shell", "terminal")
+@pytest.fixture(scope="module")
+def shell(house: House) -> Session:
+    """A session of the web terminal."""
+    return house.session("shell", "terminal")
+
+
+def test_the_web_terminal(house: House, shell: Session) -> None:
     typed: list[str] = []
 
     def works(page: Page) -> None:
@@ -130,6 +162,6 @@ def test_the_web_terminal(house: House) -> None:
         typed.append(name)
         page.locator(".xterm").click()
         page.keyboard.type(f"echo here >{name}\n")
-        wait_until((session.home / name).exists)
+        wait_until((shell.home / name).exists)
 
-    house.come_and_go("shell", works)
+    house.assert_out(house.come_and_go("shell", works))
