@@ -29,6 +29,7 @@ from flows.sessions.kubernetes.refusals import ClusterError
 
 _ENOUGH = 20
 _WATCH_SECONDS = 240
+_SHORTEST_WATCH_SECONDS = 1.0
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 # So old a change of our own may be that shows what was there after it, and so long its watch may take to tell of it.
 _RECENT_SECONDS, _SETTLE_SECONDS = 30.0, 1.0
@@ -181,7 +182,7 @@ class Follower:
         """Follow from a new list on, until the API server has forgotten what changed since the last news.
 
         Raises:
-            ClusterError: it refuses.
+            ClusterError: it refuses, or ends a watch that has only begun.
             httpx2.HTTPError: it doesn't answer.
         """
         kind = self._kinds[resource]
@@ -189,7 +190,10 @@ class Follower:
             version = self._listed(resource)
             kind.live = True
             while version:
+                began = time.monotonic()
                 version = self._watched(resource, version)
+                if version and time.monotonic() - began < _SHORTEST_WATCH_SECONDS:
+                    raise ClusterError(f"The API server ends the watch of {resource} at once.")
         finally:
             kind.live = False
 

@@ -68,7 +68,15 @@ def test_a_version_that_the_server_has_forgotten_is_listed_anew() -> None:
     server = Double([httpx2.Response(410), changed(90, "later")])
     follower = followed(server)
     wait_until(lambda: word(follower) == "later")
-    assert server.listed == 2
+    assert server.listed >= 2
+
+
+def test_a_watch_that_ends_at_once_is_a_failure_so_that_none_is_begun_right_after_it() -> None:
+    server = Double([changed(90, "later"), changed(91, "too late")])
+    follower = Follower(server)
+    with pytest.raises(ClusterError, match="ends the watch"):
+        follower._follow_once("configmaps")
+    assert len(server.asked_from) == 1
 
 
 @pytest.mark.parametrize("status", [403, 429, 503])
