@@ -36,6 +36,10 @@ _ANSWER_BYTES = 1 << 20
 _LOG_BYTES = 4 << 20
 # Faults of supervisor's XML-RPC that say that there is nothing to be stopped.
 _BAD_NAME, _NOT_RUNNING = 10, 70
+# A state of its processes: told to end, and not ended yet.
+_STOPPING = 40
+# More than its `stopwaitsecs`, after which it kills.
+_LET_GO_SECONDS = 30.0
 # Starts of a service that ends within a second: with a second more between two of them each time, three minutes.
 _ATTEMPTS = 20
 # Its own files are its owner's alone; services have the umask of the command that starts them.
@@ -98,6 +102,8 @@ class Supervisor:
         text = json.dumps({**asked, "log": str(service.log), "notes": str(notes)})
         write_whole(service.folder / launcher.LAUNCH, text, private=True)
         self._be_there(service)
+        if not wait_until(lambda: self._has_let_go(service), seconds=_LET_GO_SECONDS):
+            raise self._fault(f"It has not ended the {service.title} within {_LET_GO_SECONDS:g} s.")
         self._know(service)
         self._ask("startProcess", service.name, False)
         if not wait_until(lambda: _has_begun(notes), seconds=START_SECONDS, pause=0.02):
@@ -112,6 +118,21 @@ class Supervisor:
         except xmlrpc.client.Fault as fault:
             if fault.faultCode not in (_BAD_NAME, _NOT_RUNNING):
                 raise self._fault(fault.faultString) from None
+
+    def _has_let_go(self, service: Service) -> bool:
+        """Whether the program that was told to end has; a start before that would do nothing, and say nothing.
+
+        A program that the supervisor was just starting again may miss the signal, and notes itself only now: it is
+        ended here, and not by the supervisor, which kills it later, when it is taken for the new one.
+        """
+        try:
+            stops = self._ask("getProcessInfo", service.name)["state"] == _STOPPING
+        except xmlrpc.client.Fault as fault:
+            if fault.faultCode != _BAD_NAME:
+                raise self._fault(fault.faultString) from None
+            stops = False
+        process_records.end_recorded(service.folder / NOTES, _END_SECONDS)
+        return not stops
 
     def keeps(self, pid: int) -> bool:
         """Whether a process is a child of the supervisor."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import SIGKILL
 
 import httpx
 import pytest
@@ -35,7 +37,7 @@ from tests.support.cluster_faults import DisturbedJournal
 from tests.support.hub_of_others import POOR, TOKEN, HubOfOthers, hub_of_others
 from tests.support.machine import home_with_gateway
 from tests.support.processes import in_a_process
-from tests.support.waiting import PATIENTLY, wait_until
+from tests.support.waiting import PATIENTLY
 
 with lazily(globals()):  # 2 s of CPU, for which each test process would pay
     from prefect.server.api.server import SubprocessASGIServer
@@ -176,10 +178,15 @@ def test_its_person_who_starts_it_in_the_middle_keeps_it(scene: Scene) -> None:
 
 def test_killed_in_the_middle_the_next_run_ends_the_move(scene: Scene) -> None:
     image = scene.other
-    process = in_a_process(lambda: scene.move(image))
-    wait_until(lambda: scene.hub.server("ada") is None)
-    process.kill()
+    line = replace(scene.line(image), agreed=True)
+
+    def move() -> None:
+        journal = DisturbedJournal(scene.settings, "stop", Phase.done, lambda: os.kill(os.getpid(), SIGKILL))
+        MoveExecutor(scene.settings, Sessions.open(scene.settings), journal).carry_out(line)
+
+    process = in_a_process(move)
     process.join()
+    assert process.exitcode == -SIGKILL and scene.hub.server("ada") is None
     (result,) = recover_all(MoveExecutor.open(scene.settings))
     assert result.state is State.cleaned and scene.is_on(image), result
 

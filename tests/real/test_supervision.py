@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 from collections.abc import Iterator
@@ -113,6 +114,21 @@ def test_what_was_ended_stays_ended_and_down_leaves_nothing(alone: Settings) -> 
     assert state(alone, "registry").pid is None
     assert services.down(alone) == ()
     assert process_records.noted(alone.folder("services", FOLDER) / NOTES) == ()
+
+
+def test_one_that_missed_the_signal_to_end_is_not_taken_for_the_new_one(alone: Settings) -> None:
+    """As one that the supervisor was starting again when `up` came: it had not noted itself, and took no signal."""
+    services.up(alone, only=["registry"])
+    before = state(alone, "registry").pid
+    assert before
+    service = registry(alone)
+    shutil.rmtree(process.notes(service))
+    os.kill(before, signal.SIGSTOP)
+    process.start(service)
+    process.wait_until_answering(service)
+    assert not psutil.pid_exists(before)
+    now = state(alone, "registry").pid
+    assert now and process.supervisor_of(service).keeps(now)
 
 
 def test_a_service_that_fails_is_an_error_and_not_tried_for_ever(alone: Settings) -> None:
