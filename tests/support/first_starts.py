@@ -34,6 +34,11 @@ def folder_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> None:
     _RUN[:] = [own.parent if "PYTEST_XDIST_WORKER" in os.environ else own]
 
 
+def in_a_run() -> bool:
+    """Whether tests run; a benchmark has no folder to share, and measures first starts as they are."""
+    return bool(_RUN)
+
+
 def give_prefect_database(settings: Settings) -> None:
     """Let a home begin with the database of a Prefect server that was started once."""
     shutil.copytree(_made("prefect", _prefect_database), settings.folder("prefect"), dirs_exist_ok=True)

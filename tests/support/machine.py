@@ -100,7 +100,7 @@ def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[S
     settings = Settings(home=folder, **chosen)  # type: ignore[arg-type]
     if is_ours(settings):
         sign_as_all_tests(settings)
-        if used:
+        if used and first_starts.in_a_run():
             _give_first_starts(settings, more)
         if used and _USED:
             _USED[0].give(settings)
