@@ -1,4 +1,7 @@
-"""The web terminal behind logins, in a real browser: the owner gets in, a guest with a share, a stranger doesn't."""
+"""IDEs and ports behind logins, in a real browser: the owner gets in, a guest with a share, a stranger doesn't.
+
+RStudio's package is out of reach of most machines: a program stands in for it that asks of a gateway what it asks.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 import pytest
-from playwright.sync_api import Browser, Page, WebSocket
+from playwright.sync_api import Browser, Page, WebSocket, expect
 
 from flows.catalog.model import Catalog
 from flows.core.settings import Settings
@@ -18,13 +21,14 @@ from flows.sessions.model import Session
 from tests.support.browser import new_page, open_browser
 from tests.support.hub import PASSWORD, RELEASE, Hub, running_hub
 from tests.support.ide_images import IdeImages
-from tests.support.machine import RegistryServer
+from tests.support.machine import ROOT, RegistryServer
 from tests.support.my_sessions import BASE
 from tests.support.people import OUT_SECONDS
 from tests.support.waiting import free_port, wait_until
 
 pytestmark = pytest.mark.long
 TOKEN = re.compile("[?&]token=")
+STAND_IN = ROOT / "tests" / "support" / "stand_in_ide.py"
 
 
 @dataclass
@@ -165,3 +169,26 @@ def test_the_web_terminal(house: House, shell: Session) -> None:
         wait_until((shell.home / name).exists)
 
     house.assert_out(house.come_and_go("shell", works))
+
+
+@pytest.mark.parametrize("below", ["proxy/absolute/7001", "proxy/7002"])
+def test_its_owner_opens_a_port_of_a_session_and_an_ide_that_stands_in_for_rstudio(
+    house: House, shell: Session, below: str
+) -> None:
+    """A program that knows its base path, and one that doesn't."""
+    port = below.rpartition("/")[2]
+    known = f"/session/shell/{below}" if "absolute" in below else ""
+    call = ["python3", "-c", STAND_IN.read_text(), port, known]
+    house.hub.sessions.execute("shell", ["sh", "-c", 'setsid "$@" >/dev/null 2>&1 &', "sh", *call])
+
+    def works(page: Page) -> None:
+        expect(page.locator("#socket")).to_have_text("hello")
+        expect(page.locator("#stream")).to_have_text("open")
+        expect(page.locator("#wide")).to_have_text("refused")  # a worker that answers for all of the host
+        expect(page.locator("#worker")).to_have_text("by the worker")
+        cookies = page.locator("#cookies").inner_text()
+        assert "forged" not in cookies and ("theme=dark" in cookies or not known)
+        page.evaluate("(name) => save(name)", f"saved-{port}")
+        wait_until((shell.home / f"saved-{port}").exists)
+
+    works(house.open("shell", f"{below}/" if known else f"{below}/page"))
