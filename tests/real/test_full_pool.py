@@ -15,11 +15,12 @@ from flows.images.registry import Registry
 from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.snapshots.clone_session import Wish, clone
 from flows.migrations.snapshots.roll_back import roll_back
-from flows.sessions.homes.pool import LEAST, Pool
+from flows.sessions.homes.pool import Pool
 from flows.sessions.model import Running
 from tests.support.killing import NAME, Scene, furnished
 from tests.support.machine import RegistryServer
 from tests.support.moving import check_no_gap, manifest
+from tests.support.pools import smallest_pool
 from tests.support.variants import LIGHT, light
 
 SMALL = 20_000  # files of which the clone's owner has to be written into a pool that has no block left
@@ -34,17 +35,12 @@ def scene(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scene]:
     folder, image = tmp_path_factory.mktemp("full"), partial(light, shared, registry, base)
-    pool = Pool(Settings(home=folder / "home"))
-    pool.create(LEAST)
-    try:
-        with furnished(folder, registry_server.port, image, LIGHT) as scene:
-            script = f"mkdir small && cd small && for one in $(seq {SMALL}); do echo $one >$one; done"
-            scene.sessions.execute(NAME, ["sh", "-c", script])
-            snapshot_actions.take(scene.sessions, NAME, "ada", called="then")
-            scene.sessions.execute(NAME, ["sh", "-c", "echo now >project/state"])
-            yield scene
-    finally:
-        command.run(["umount", pool.folder], root=True, accepted=(0, 1, 32))
+    with smallest_pool(folder / "home"), furnished(folder, registry_server.port, image, LIGHT) as scene:
+        script = f"mkdir small && cd small && for one in $(seq {SMALL}); do echo $one >$one; done"
+        scene.sessions.execute(NAME, ["sh", "-c", script])
+        snapshot_actions.take(scene.sessions, NAME, "ada", called="then")
+        scene.sessions.execute(NAME, ["sh", "-c", "echo now >project/state"])
+        yield scene
 
 
 def fill(scene: Scene, left: int) -> None:

@@ -66,10 +66,10 @@ class MoveContext:
         return bool(container and container.running is Running.running and not container.warm)
 
     def changes(self, move: Move, *, at_a_glance: bool = False) -> tuple[str, ...]:
-        """Paths of the home that are otherwise than the new image found them, besides those that the IDE itself writes,
-        and the notice that `verify` removes.
+        """Paths of the home that are otherwise than the new image found them, besides those that change by themselves.
 
-        It found the home of the snapshot to which a rollback goes back, else that of the stop.
+        It found the home of the snapshot to which a rollback goes back, else that of the stop. By themselves change
+        those that the IDE writes, and the notice that `verify` removes.
         """
         if not self.keeps_snapshots:  # nobody can tell: see `NO_SNAPSHOT`
             return ()

@@ -70,6 +70,7 @@ class ProbeSpec:
     limit: float = 30.0
 
 
+# Sessions elsewhere that are looked at at the same time: each look waits, and takes no core of this machine.
 _ELSEWHERE = 48
 # Right before a stop, while people are kept waiting.
 FINAL_PROBE = ProbeSpec(seconds=0.2, limit=10.0)

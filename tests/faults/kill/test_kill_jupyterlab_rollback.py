@@ -6,11 +6,11 @@ In a pool and in folders. Home and volume go back as one set, or stay as they we
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
 from flows.core.database import open_database
-from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.migrations.journal import Journal
@@ -19,7 +19,6 @@ from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.snapshots.roll_back import InUse, foresee, roll_back
-from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.homes.volumes import Wanted, parts
 from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.lifecycle import Sessions
@@ -28,6 +27,7 @@ from flows.sessions.snapshots.model import Kind, Snapshot
 from tests.support.killing import NAME, Scene, move_until_killed, resume, resume_until_killed
 from tests.support.machine import FIRST, RegistryServer, private_home
 from tests.support.moving import check_no_gap, furnish, kernels, manifest
+from tests.support.pools import smallest_pool
 from tests.support.variants import JUPYTER, variant
 
 pytestmark = pytest.mark.long
@@ -47,20 +47,15 @@ def lab(
 ) -> Iterator[Scene]:
     """A JupyterLab with a volume, and an image that spoils both and ends."""
     folder = tmp_path_factory.mktemp("back") / "home"
-    with private_home(folder, registry_server.port, stop_grace_seconds=10.0) as settings:
-        pool = Pool(settings)
-        if request.param == "pool":
-            pool.create(LEAST)
-        try:
-            sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
-            bad = variant(shared, registry, jupyter_image, shared.repository, "bad", SPOILS)
-            volumes = [Wanted("data", "/data")]
-            sessions.create(NAME, FIRST, "2026a", jupyter_image, JUPYTER, volumes=volumes)
-            furnish(sessions, NAME)
-            yield Scene(settings, sessions, journal, (jupyter_image, jupyter_image), bad, OWN)
-            sessions.remove(NAME, purge=True)
-        finally:
-            command.run(["umount", pool.folder], root=True, accepted=(0, 1, 32))
+    pool = smallest_pool(folder) if request.param == "pool" else nullcontext()
+    with private_home(folder, registry_server.port, stop_grace_seconds=10.0) as settings, pool:
+        sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
+        bad = variant(shared, registry, jupyter_image, shared.repository, "bad", SPOILS)
+        volumes = [Wanted("data", "/data")]
+        sessions.create(NAME, FIRST, "2026a", jupyter_image, JUPYTER, volumes=volumes)
+        furnish(sessions, NAME)
+        yield Scene(settings, sessions, journal, (jupyter_image, jupyter_image), bad, OWN)
+        sessions.remove(NAME, purge=True)
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ in the pool and in folders; and the home of before is there, as itself or as a s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 
-from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
@@ -19,11 +19,11 @@ from flows.migrations.move import Phase
 from flows.migrations.move_steps import STEPS, State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.snapshots import snapshot_actions
-from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.snapshots.model import Kind, Snapshot
 from tests.support.killing import BEFORE_AND_AFTER, NAME, Scene, furnished, move_until_killed, resume
 from tests.support.machine import RegistryServer
 from tests.support.moving import check_no_gap, manifest
+from tests.support.pools import smallest_pool
 from tests.support.variants import LIGHT, light
 from tests.support.waiting import some_long
 
@@ -41,14 +41,9 @@ def scene(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scene]:
     folder, image = tmp_path_factory.mktemp("rollback"), partial(light, shared, registry, base)
-    pool = Pool(Settings(home=folder / "home"))
-    if request.param == "pool":
-        pool.create(LEAST)
-    try:
-        with furnished(folder, registry_server.port, image, LIGHT) as scene:
-            yield scene
-    finally:
-        command.run(["umount", pool.folder], root=True, accepted=(0, 1, 32))
+    pool = smallest_pool(folder / "home") if request.param == "pool" else nullcontext()
+    with pool, furnished(folder, registry_server.port, image, LIGHT) as scene:
+        yield scene
 
 
 @pytest.fixture
