@@ -33,13 +33,13 @@ from flows.core.settings.policy import RolloutPolicy
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations import rehearsal
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Move
 from flows.migrations.move_steps import FINAL, State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.recovery import recover_all
+from flows.migrations.rehearsals import rehearsal
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions

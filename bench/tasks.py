@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 
 from bench.results import Row
-from flows.migrations.reconcile import PART
+from flows.migrations.rollouts.reconcile import PART
 
 SESSIONS = 400
 GOAL = 1.0  # ms

@@ -26,7 +26,7 @@ from pydantic import Field
 from flows.core.formatting import short
 from flows.core.settings import load as load_settings
 from flows.migrations.notifications.fleet import Question
-from flows.migrations.rollout_control import steer
+from flows.migrations.rollouts.control import steer
 from flows.sessions.wishes import caller
 
 DEPLOYMENT = "approve-wave/refit"

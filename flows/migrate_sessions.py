@@ -24,18 +24,18 @@ from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
 from flows.core.waiting import wait_until
 from flows.images.registry import Registry
-from flows.migrations.concurrency import ConcurrencyLimits, Shared, side_by_side
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
 from flows.migrations.notifications import chart
 from flows.migrations.notifications.fleet import Fleet, questions
 from flows.migrations.notifications.notifier import Notifier
 from flows.migrations.planning.rollout import Action, Decision
-from flows.migrations.reconcile import ROUNDS, FailureBudget, foreseen, reconcile
 from flows.migrations.recovery import recover_all, reopen
 from flows.migrations.results import NotRecovered, Result
-from flows.migrations.rollout_control import steer
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.concurrency import ConcurrencyLimits, Shared, side_by_side
+from flows.migrations.rollouts.control import steer
+from flows.migrations.rollouts.reconcile import ROUNDS, FailureBudget, foreseen, reconcile
+from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.migrations.snapshots.clone_session import remove_killed
 from flows.publishing import evidence, image_comparison
 from flows.sessions.events import Kind

@@ -15,9 +15,9 @@ from flows.core.settings import load as load_settings
 from flows.images.builder import cache, local
 from flows.images.builder.build_lock import pruning
 from flows.images.registry import Registry
-from flows.migrations import previous_containers
 from flows.migrations.journal import Journal
 from flows.migrations.move_steps import FINAL, State
+from flows.migrations.steps import previous_containers
 from flows.publishing import prune, stored_manifests
 from flows.publishing.own_profiles import OwnProfiles, repository
 from flows.publishing.prune import OwnImages, Plan, Policy

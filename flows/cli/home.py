@@ -24,9 +24,9 @@ with lazily(globals()):
     from flows.images.registry import Registry
     from flows.migrations.journal import Journal
     from flows.migrations.planning.plan import moved
-    from flows.migrations.rehearsal import rehearse
+    from flows.migrations.rehearsals.rehearsal import rehearse
+    from flows.migrations.rollouts.targets import targets
     from flows.migrations.snapshots import snapshots_of_moves
-    from flows.migrations.targets import targets
     from flows.publishing.publish import access_of
     from flows.publishing.signatures import Publications
     from flows.sessions.homes.home import LocalHomes

@@ -22,8 +22,8 @@ with lazily(globals()):
     from flows.core.waiting import wait_until
     from flows.migrations.journal import Journal
     from flows.migrations.notifications.fleet import Fleet
-    from flows.migrations.rollout_control import steer
-    from flows.migrations.session_planner import SessionPlanner, plan_migration
+    from flows.migrations.rollouts.control import steer
+    from flows.migrations.rollouts.session_planner import SessionPlanner, plan_migration
     from flows.migrations.switch_profile import switch_session
     from flows.sessions.history import History
     from flows.sessions.wishes import caller

@@ -33,7 +33,7 @@ with lazily(globals()):
     from flows.core.atomic_files import write_whole
     from flows.core.settings import Settings, load
     from flows.migrations import start_sessions
-    from flows.migrations.rehearsal import sweep
+    from flows.migrations.rehearsals.rehearsal import sweep
     from flows.releases.branches import nights
     from flows.services import doctor, tickets
     from flows.services.main_program import until_told_to_end

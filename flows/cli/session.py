@@ -28,9 +28,10 @@ with lazily(globals()):
     from flows.cli import screen, session_tables, tables
     from flows.core.database import now, open_database
     from flows.core.settings import load
-    from flows.migrations import shutdown_notice, start_sessions
+    from flows.migrations import start_sessions
     from flows.migrations.journal import Journal
     from flows.migrations.snapshots import clone_session
+    from flows.migrations.steps import shutdown_notice
     from flows.sessions import overview, preferences, recovery, wishes
     from flows.sessions.activity import probes
     from flows.sessions.lifecycle import Sessions

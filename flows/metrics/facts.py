@@ -31,8 +31,8 @@ from flows.migrations.planning.consent import terms
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
 from flows.migrations.planning.rollout_state import RolloutState
-from flows.migrations.rollouts import Rollouts
-from flows.migrations.targets import targets
+from flows.migrations.rollouts.store import Rollouts
+from flows.migrations.rollouts.targets import targets
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.homes.pool import Pool, Room

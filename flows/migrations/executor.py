@@ -24,8 +24,6 @@ from flows.core.progress import State as Shown
 from flows.core.progress import report
 from flows.core.settings import Settings
 from flows.images.registry import Registry
-from flows.migrations import previous_containers, unattended
-from flows.migrations.failure_attribution import puts_off
 from flows.migrations.journal import Journal
 from flows.migrations.move import (
     Consent,
@@ -47,7 +45,9 @@ from flows.migrations.move_steps import FINAL, Code, State, StepName
 from flows.migrations.planning.plan import moved
 from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
 from flows.migrations.results import Deferred, Result
-from flows.migrations.rollouts import Rollouts
+from flows.migrations.rollouts.store import Rollouts
+from flows.migrations.steps import previous_containers, unattended
+from flows.migrations.steps.failure_attribution import puts_off
 from flows.migrations.steps.others import seen_of
 from flows.migrations.steps.table import Steps
 from flows.publishing.publish import access_of

@@ -9,11 +9,11 @@ from functools import partial
 from flows.core.errors import RefitError, UnknownName
 from flows.core.leases import LeaseTaken
 from flows.core.threads import at_once
-from flows.migrations import unattended
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Entry, Move, Phase, unsettled
 from flows.migrations.move_steps import FINAL, State
 from flows.migrations.results import NotRecovered, Result
+from flows.migrations.steps import unattended
 
 logger = logging.getLogger("refit.migrations")
 

@@ -19,7 +19,7 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Move
 from flows.migrations.recovery import recover
 from flows.migrations.results import Result
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.publishing.own_profiles import OwnProfile, OwnProfiles
 from flows.publishing.publish import access_of
 from flows.publishing.signatures import Publications

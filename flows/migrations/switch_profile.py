@@ -17,7 +17,7 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move_steps import State
 from flows.migrations.results import Result
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.migrations.start_sessions import named, newest_image
 from flows.publishing import evidence, image_comparison
 from flows.sessions.events import Kind

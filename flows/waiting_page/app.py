@@ -24,12 +24,12 @@ from flows.core.settings import Settings
 from flows.core.waiting import forever
 from flows.gateway import routes
 from flows.host.sockets import remote_ends
-from flows.migrations import previous_containers
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.leave_machines import MachineLeaver
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.migrations.snapshots import snapshot_schedule
+from flows.migrations.steps import previous_containers
 from flows.sessions.lifecycle import Sessions
 from flows.waiting_page import page
 from flows.waiting_page.status import LOGIN_AWAY, AwayStatus, Seen, Why, tell

@@ -14,7 +14,7 @@ from flows.images.stages import Stage
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import OF_EVERY_MOVE, State, StepName
-from flows.migrations.rehearsal import CELL, CELL_SAYS
+from flows.migrations.rehearsals.rehearsal import CELL, CELL_SAYS
 from tests.support.cluster import NAMESPACE, Lab, copy_image
 from tests.support.cluster_moves import NAME, ClusterScene, session_between, settings_for_cluster
 from tests.support.machine import FIRST, RegistryServer, build_all

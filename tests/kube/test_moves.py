@@ -11,7 +11,7 @@ from flows.core.settings.policy import RolloutPolicy
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import State, StepName
-from flows.migrations.rehearsal import Rehearsal, rehearse
+from flows.migrations.rehearsals.rehearsal import Rehearsal, rehearse
 from tests.support.cluster import Lab
 from tests.support.cluster_moves import NAME, ClusterScene, cluster_scene
 from tests.support.moving import carry_out, to

@@ -14,7 +14,7 @@ from flows.core.settings.cluster import ClusterSettings, Snapshots
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import State, StepName
-from flows.migrations.rehearsal import rehearse
+from flows.migrations.rehearsals.rehearsal import rehearse
 from flows.migrations.snapshots import roll_back, snapshot_actions
 from flows.sessions.kubernetes.home_pods import LEASE, POD, HomePods
 from flows.sessions.kubernetes.manifests import claim

@@ -25,7 +25,7 @@ from flows.migrations.move_steps import State, StepName
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.recovery import recover_all
 from flows.migrations.results import Result
-from flows.migrations.session_planner import SessionPlanner, plan_migration
+from flows.migrations.rollouts.session_planner import SessionPlanner, plan_migration
 from flows.sessions.activity.evidence import Verdict
 from flows.sessions.others.all_others import Others, look_at_others
 from flows.sessions.others.model import Owned, name_of

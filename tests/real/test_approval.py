@@ -22,8 +22,8 @@ from flows.core.settings.environment import variables
 from flows.migrate_sessions import migrate_sessions
 from flows.migrations.notifications.fleet import Question
 from flows.migrations.planning.rollout import RolloutStatus
-from flows.migrations.rollout_control import steer
-from flows.migrations.rollouts import Rollouts
+from flows.migrations.rollouts.control import steer
+from flows.migrations.rollouts.store import Rollouts
 from tests.support.browser import log_in, page
 from tests.support.prefect_api import prefect_client
 from tests.support.services import DEPLOY

@@ -23,7 +23,7 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Move
 from flows.migrations.move_steps import State, StepName
 from flows.migrations.results import Outcome
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.sessions.gpus.gpu import NoGpu
 from flows.sessions.model import Session
 from flows.sessions.reconfigure import release_gpus

@@ -27,7 +27,7 @@ from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.recovery import recover_all
 from flows.migrations.results import Result
-from flows.migrations.session_planner import SessionPlanner, plan_migration
+from flows.migrations.rollouts.session_planner import SessionPlanner, plan_migration
 from flows.services.doctor_others import others
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.others.all_others import Others

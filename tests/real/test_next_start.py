@@ -16,7 +16,7 @@ from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move_steps import State
-from flows.migrations.rollouts import Rollouts
+from flows.migrations.rollouts.store import Rollouts
 from flows.migrations.start_sessions import start_session
 from flows.migrations.switch_profile import go_back, switch_session
 from flows.sessions.activity.hook import HOOK, PROOF

@@ -22,11 +22,11 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
 from flows.migrations.notifications.notifier import Notifier
 from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
-from flows.migrations.reconcile import PART, reconcile
 from flows.migrations.results import Result
-from flows.migrations.rollouts import Rollouts
-from flows.migrations.session_planner import SessionPlanner, plan_migration
-from flows.migrations.shutdown_notice import MOVES_NOW
+from flows.migrations.rollouts.reconcile import PART, reconcile
+from flows.migrations.rollouts.session_planner import SessionPlanner, plan_migration
+from flows.migrations.rollouts.store import Rollouts
+from flows.migrations.steps.shutdown_notice import MOVES_NOW
 from flows.sessions.containers.pulls import to_pull
 from flows.sessions.events import Kind
 from flows.sessions.history import History

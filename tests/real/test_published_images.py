@@ -22,9 +22,9 @@ from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision, Reason
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.session_planner import SessionPlanner
+from flows.migrations.rollouts.targets import targets
 from flows.migrations.switch_profile import switch_session
-from flows.migrations.targets import targets
 from flows.publishing import evidence
 from flows.publishing.signatures import NotPublished, Publications
 from flows.services import doctor_sessions

@@ -22,7 +22,7 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
-from flows.migrations.rehearsal import Rehearsal, TooSlow, rehearse, sweep
+from flows.migrations.rehearsals.rehearsal import Rehearsal, TooSlow, rehearse, sweep
 from flows.sessions.activity.hook import PROOF
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
@@ -201,7 +201,7 @@ def test_what_a_killed_rehearsal_has_left_is_removed_by_the_next_that_looks(scen
 import sys
 from dataclasses import replace
 from pathlib import Path
-from flows.migrations.rehearsal import rehearse
+from flows.migrations.rehearsals.rehearsal import rehearse
 from flows.sessions.lifecycle import Sessions
 from flows.core.settings import Settings
 settings = Settings.model_validate_json(sys.argv[1]).model_copy(update={"home": Path(sys.argv[2])})

@@ -19,7 +19,7 @@ from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move_steps import State
-from flows.migrations.rehearsal import rehearse
+from flows.migrations.rehearsals.rehearsal import rehearse
 from flows.sessions.activity import probes
 from flows.sessions.activity.evidence import Verdict
 from flows.sessions.lifecycle import Sessions

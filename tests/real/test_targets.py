@@ -14,7 +14,7 @@ from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descri
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.recovery import reopen
-from flows.migrations.targets import targets
+from flows.migrations.rollouts.targets import targets
 from flows.sessions.model import Session
 from tests.support.machine import serve_registry
 from tests.support.variants import sign

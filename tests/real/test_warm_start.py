@@ -20,9 +20,9 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import State
-from flows.migrations.previous_containers import clear
 from flows.migrations.results import Result
 from flows.migrations.snapshots import snapshot_schedule
+from flows.migrations.steps.previous_containers import clear
 from flows.sessions.containers.warm_start import NAME as HOME
 from flows.sessions.containers.warm_start import Slots, _bind, _unbind
 from flows.sessions.lifecycle import Sessions

@@ -31,7 +31,7 @@ from flows.images.stages import Kind, Stage
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Phase
 from flows.migrations.move_steps import State
-from flows.migrations.rollouts import Rollouts
+from flows.migrations.rollouts.store import Rollouts
 from flows.sessions import history
 from flows.sessions.events import Kind as EventKind
 from flows.sessions.model import Session

@@ -21,14 +21,14 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.core.settings.cluster import ClusterSettings, Snapshots
 from flows.core.settings.policy import RolloutPolicy, Unavailable
-from flows.migrations.concurrency import ConcurrencyLimits, side_by_side
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision
-from flows.migrations.reconcile import foreseen
 from flows.migrations.recovery import recover_all
 from flows.migrations.results import Result
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.concurrency import ConcurrencyLimits, side_by_side
+from flows.migrations.rollouts.reconcile import foreseen
+from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.sessions.kubernetes import cluster as connection
 from flows.sessions.kubernetes import manifests, ownership, records
 from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions

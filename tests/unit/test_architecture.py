@@ -191,7 +191,7 @@ POOLS = {
     "core/programs/spawn.py",
     "core/threads.py",
     "images/distributed/build_worker.py",
-    "migrations/concurrency.py",
+    "migrations/rollouts/concurrency.py",
     "publishing/probe.py",
     "releases/plan.py",
     "sessions/activity/inspect_processes.py",

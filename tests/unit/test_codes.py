@@ -7,7 +7,7 @@ import pytest
 from flows.migrations.move import Consent, Phase
 from flows.migrations.move_steps import Code, State
 from flows.migrations.planning.rollout import Health, Reason, RolloutStatus
-from flows.migrations.unattended import TEXTS
+from flows.migrations.steps.unattended import TEXTS
 from flows.sessions.events import Kind
 
 CODES: dict[type[StrEnum], str] = {

@@ -21,10 +21,10 @@ from flows.migrate_sessions import _alone, _at_once, _Watch, about_held, migrate
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
-from flows.migrations.reconcile import FailureBudget
 from flows.migrations.results import Result
-from flows.migrations.rollouts import Rollouts
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.reconcile import FailureBudget
+from flows.migrations.rollouts.session_planner import SessionPlanner
+from flows.migrations.rollouts.store import Rollouts
 from flows.publishing.signatures import NotPublished, PublicationRow, Publications
 from flows.sessions.events import Kind
 from flows.sessions.history import History
@@ -63,7 +63,7 @@ def test_no_more_of_a_wave_fail_than_may(
 def test_what_is_published_while_sessions_are_moved_is_taken_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.migrations.targets._NEWEST_SECONDS", 0)
+    monkeypatch.setattr("flows.migrations.rollouts.targets._NEWEST_SECONDS", 0)
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
         first, planning = sessions.image("first"), SessionPlanner(sessions.settings)
@@ -289,7 +289,7 @@ def test_while_moves_run_no_more_are_away_than_the_caps_let(
 
 @pytest.mark.slow
 def test_what_another_run_moves_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.migrations.concurrency.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("flows.migrations.rollouts.concurrency.LOOK_SECONDS", 0.01)
     with fleet(tmp_path / "home") as sessions, sessions.in_charge(), disable_run_logger():
         old = sessions.image("old")
         ada, bob = (sessions.add(number, old) for number in (1, 2))

@@ -14,7 +14,7 @@ from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.images.registry import Registry
 from flows.migrations.planning.plan import moved
-from flows.migrations.rehearsal import rehearse
+from flows.migrations.rehearsals.rehearsal import rehearse
 from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.start_sessions import named, newest_image
 from flows.migrations.switch_profile import of_profile

@@ -10,10 +10,10 @@ from contextlib import suppress
 
 from flows.core.errors import RefitError
 from flows.core.formatting import some
-from flows.migrations import previous_containers, shutdown_notice, unattended
 from flows.migrations.move import Entry, Move, Phase, has_code
 from flows.migrations.move_steps import Code, StepName
 from flows.migrations.results import NOTHING, Outcome
+from flows.migrations.steps import previous_containers, shutdown_notice, unattended
 from flows.migrations.steps.move_context import NO_SNAPSHOT, MoveContext, stays_cold
 from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.ide import login_notice

@@ -19,16 +19,15 @@ from flows.core.formatting import some
 from flows.core.settings.policy import SessionPolicy
 from flows.core.waiting import rest
 from flows.images.registry_errors import NoAnswer
-from flows.migrations import previous_containers, shutdown_notice
 from flows.migrations.move import Consent, Entry, Move, has_code
 from flows.migrations.move_steps import Code, StepName
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.consent import frozen, objection
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
-from flows.migrations.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
+from flows.migrations.rehearsals.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
 from flows.migrations.results import NOTHING, Deferred, Outcome, Unproven
-from flows.migrations.steps import environments, packages
+from flows.migrations.steps import environments, packages, previous_containers, shutdown_notice
 from flows.migrations.steps.compensations import forget
 from flows.migrations.steps.move_context import NO_SNAPSHOT, MoveContext, says_used, stays_cold
 from flows.sessions.activity import hook

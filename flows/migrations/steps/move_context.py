@@ -9,11 +9,11 @@ from flows.core.errors import RefitError
 from flows.core.formatting import some
 from flows.core.settings import Settings
 from flows.core.waiting import retry
-from flows.migrations import shutdown_notice
 from flows.migrations.journal import Journal
 from flows.migrations.move import Move
 from flows.migrations.move_steps import Code
 from flows.migrations.results import Outcome
+from flows.migrations.steps import shutdown_notice
 from flows.sessions.homes.volumes import parts
 from flows.sessions.ide.login_notice import LEFT
 from flows.sessions.ide.reopening import Opened

@@ -9,7 +9,7 @@ from flows.core.formatting import some
 from flows.core.settings.policy import MissingPackages
 from flows.migrations.move import Consent, Entry, Move, Phase
 from flows.migrations.move_steps import StepName
-from flows.migrations.rehearsal import installed
+from flows.migrations.rehearsals.rehearsal import installed
 from flows.migrations.results import NOTHING, Deferred, Outcome
 from flows.migrations.steps.move_context import MoveContext
 from flows.sessions.packages.model import NoIndex

@@ -24,8 +24,8 @@ from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.outlook import Outlook, outlook
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
-from flows.migrations.rollouts import Rollouts
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.session_planner import SessionPlanner
+from flows.migrations.rollouts.store import Rollouts
 from flows.publishing import evidence, image_comparison
 from flows.publishing.signatures import Publications
 from flows.sessions.events import Kind

@@ -10,7 +10,7 @@ import pytest
 
 from flows.core.formatting import short
 from flows.images.build import Built
-from flows.migrations.rollouts import Rollouts
+from flows.migrations.rollouts.store import Rollouts
 from flows.web.people.scopes import Scope
 from tests.support.hub import RELEASE, Hub, Person, made, publish
 from tests.support.machine import FIRST

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from flows.images.build import Built
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.rollouts import Rollouts
+from flows.migrations.rollouts.store import Rollouts
 from flows.sessions.containers.podman import Podman
 from flows.sessions.model import Running
 from tests.support.browser import new_page, open_browser

@@ -8,7 +8,7 @@ from flows.core.errors import RefitError
 from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Reason
 from flows.migrations.results import Result
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.sessions.history import History
 from flows.sessions.model import Running, Session
 from tests.support.simulated.fleet import OWN, Fleet

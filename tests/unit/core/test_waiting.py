@@ -14,7 +14,7 @@ from flows.core import waiting
 FLOWS = Path(__file__).parents[3] / "flows"
 # Programs of their own, inside of containers or as another user: they have the standard library and nothing else.
 ALONE = {
-    "migrations/rehearsal_checks.py",
+    "migrations/rehearsals/checks.py",
     "sessions/activity/inspect_processes.py",
     "sessions/activity/supervise.py",
     "sessions/others/prove_inside.py",

@@ -15,13 +15,13 @@ import pytest
 from flows.catalog.model import Access
 from flows.core.settings.policy import RolloutPolicy
 from flows.images.registry_errors import NoAnswer
-from flows.migrations.failure_attribution import PUT_OFF
 from flows.migrations.move_steps import State
 from flows.migrations.planning.plan import plan
 from flows.migrations.planning.rollout import Action, Candidate, PlanInput, Reason
 from flows.migrations.recovery import recover_all
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.migrations.steps.compensations import UNUSED_GRACE
+from flows.migrations.steps.failure_attribution import PUT_OFF
 from flows.sessions.activity.evidence import Verdict
 from flows.sessions.activity.seen import Seen
 from flows.sessions.homes.copying import NobodyKnows

@@ -13,13 +13,13 @@ import pytest
 from pydantic import SecretStr
 
 from flows.core.errors import RefitError
-from flows.migrations import shutdown_notice
 from flows.migrations.move import Consent
 from flows.migrations.move_steps import State
 from flows.migrations.notifications.notifier import Notifier
 from flows.migrations.planning.rollout import Action, Reason
 from flows.migrations.recovery import recover_all, reopen
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.session_planner import SessionPlanner
+from flows.migrations.steps import shutdown_notice
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.model import Running, Session

@@ -31,7 +31,7 @@ from flows.migrations.executor import LEFT
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import OF_EVERY_MOVE, State
 from flows.migrations.recovery import recover_all
-from flows.migrations.rehearsal import sweep
+from flows.migrations.rehearsals.rehearsal import sweep
 from flows.migrations.results import NotRecovered
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session

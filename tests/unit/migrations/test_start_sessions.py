@@ -13,7 +13,7 @@ from flows.core.database import open_database
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
 from flows.core.settings.spans import Span
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.migrations.start_sessions import fetch_for_start, named
 from flows.sessions.model import Session
 from flows.sessions.store import Store

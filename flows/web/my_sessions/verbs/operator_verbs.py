@@ -10,7 +10,7 @@ from pydantic import Field
 
 from flows.migrations.notifications.fleet import Fleet, RolloutLine, SessionLine
 from flows.migrations.planning.rollout import BLOCKING, RolloutStatus
-from flows.migrations.rollout_control import steer
+from flows.migrations.rollouts.control import steer
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.verbs.context import Nothing, Parameters, Verb, VerbContext
 from flows.web.people.scopes import Scope

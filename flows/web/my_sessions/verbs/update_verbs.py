@@ -12,7 +12,7 @@ from flows.core.settings.policy import Mode
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.planning.rollout import Reason
 from flows.migrations.results import Result
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.sessions import preferences
 from flows.sessions.wishes import PreferenceStore
 from flows.web.my_sessions.callers import Caller

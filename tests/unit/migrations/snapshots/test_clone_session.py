@@ -11,7 +11,7 @@ import pytest
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
 from flows.core.settings.policy import RolloutPolicy
-from flows.migrations.rehearsal import Rehearsal
+from flows.migrations.rehearsals.rehearsal import Rehearsal
 from flows.migrations.snapshots import clone_session, snapshot_actions
 from flows.migrations.snapshots.clone_session import Wish, clone, remove_killed
 from flows.publishing.checks import Finding

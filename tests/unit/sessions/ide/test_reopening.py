@@ -15,7 +15,7 @@ import pytest
 from flows.catalog.model import Access
 from flows.core.programs import command
 from flows.migrations.move import Entry, Phase
-from flows.migrations.shutdown_notice import ended_by
+from flows.migrations.steps.shutdown_notice import ended_by
 from flows.sessions.activity import supervise
 from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.hook import NOT_NOW, PROOF, ask, disproof, meaning

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.migrations.concurrency import TOGETHER, AdmissionQueue, ConcurrencyLimits, side_by_side
 from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.results import Result
+from flows.migrations.rollouts.concurrency import TOGETHER, AdmissionQueue, ConcurrencyLimits, side_by_side
 
 OWNERS = {"a1": "ann", "a2": "ann", "a3": "ann", "b1": "bob", "b2": "bob", "n1": "", "n2": ""}
 
@@ -98,7 +98,7 @@ def test_what_is_no_failure_of_a_move_ends_all_and_begins_no_other() -> None:
 
 
 def test_who_has_no_seat_because_of_others_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.migrations.concurrency.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("flows.migrations.rollouts.concurrency.LOOK_SECONDS", 0.01)
     away = [{"a2"}, {"a2"}, set[str]()]
 
     def move(which: Decision) -> Result:

@@ -12,8 +12,8 @@ from flows.core.settings import Settings
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.rollout import Health, RolloutStatus
 from flows.migrations.planning.wave_gates import title
-from flows.migrations.rollout_control import steer
-from flows.migrations.rollouts import Rollouts
+from flows.migrations.rollouts.control import steer
+from flows.migrations.rollouts.store import Rollouts
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from tests.support.simulated.fleet import fleet

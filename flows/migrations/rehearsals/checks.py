@@ -1,8 +1,8 @@
 """Checks of a rehearsed session: this runs in its container, with nothing but the image's own Python.
 
-`gates.py home` writes into the home; `gates.py ide` waits for the IDE; `gates.py kernel` starts a kernel, and says how
-a cell is sent to it; `gates.py cores` says how much its programs worked. Each reads JSON from its argument and prints
-JSON: what was seen, or why it isn't as it should be, and whether that is because it took too long.
+`checks.py home` writes into the home; `checks.py ide` waits for the IDE; `checks.py kernel` starts a kernel, and says
+how a cell is sent to it; `checks.py cores` says how much its programs worked. Each reads JSON from its argument and
+prints JSON: what was seen, or why it isn't as it should be, and whether that is because it took too long.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ import pytest
 
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.migrations.image_pulls import room_for_images
 from flows.migrations.planning.rollout import Action, Reason
-from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.rollouts.image_pulls import room_for_images
+from flows.migrations.rollouts.session_planner import SessionPlanner
 from tests.support.simulated.fleet import fleet
 
 IMAGE = f"sha256:{'ab' * 32}"
@@ -20,7 +20,7 @@ IMAGE = f"sha256:{'ab' * 32}"
 def test_what_has_to_be_pulled_is_pulled_before_the_first_is_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.migrations.observer.room_for_images", lambda _: 10**11)
+    monkeypatch.setattr("flows.migrations.rollouts.observer.room_for_images", lambda _: 10**11)
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         ada = sessions.add(1, sessions.image("old"))
         new = sessions.image("new", size=10**10)
@@ -48,7 +48,7 @@ def test_an_image_that_cannot_be_pulled_is_left_to_the_moves_which_say_why(tmp_p
 def test_an_image_for_which_there_is_no_room_moves_nobody_and_one_that_is_here_needs_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.migrations.observer.room_for_images", lambda _: 10**10)
+    monkeypatch.setattr("flows.migrations.rollouts.observer.room_for_images", lambda _: 10**10)
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
         sessions.image("new", size=10**11)
@@ -67,7 +67,7 @@ def test_a_registry_that_cannot_say_what_has_to_be_pulled_keeps_nobody(
     def silent(*_: object) -> dict[str, int]:
         raise RefitError("The registry doesn't answer.")
 
-    monkeypatch.setattr("flows.migrations.image_pulls.to_pull", silent)
+    monkeypatch.setattr("flows.migrations.rollouts.image_pulls.to_pull", silent)
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
         sessions.image("new", size=10**9)

@@ -8,7 +8,7 @@ import pytest
 
 from flows.migrations.move import Entry, Phase
 from flows.migrations.move_steps import Code
-from flows.migrations.unattended import TEXTS, alone, since
+from flows.migrations.steps.unattended import TEXTS, alone, since
 from flows.sessions.model import Container, Running
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)

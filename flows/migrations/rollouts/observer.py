@@ -14,7 +14,6 @@ from flows.compatibility.obstacles import obstacles
 from flows.core.database import now
 from flows.core.leases import held
 from flows.core.settings import Settings
-from flows.migrations.image_pulls import ImagePulls, room_for_images
 from flows.migrations.journal import Journal
 from flows.migrations.move import Past
 from flows.migrations.move_steps import FINAL, State
@@ -24,8 +23,9 @@ from flows.migrations.planning.observed import Observed
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, Host, ImageKey, PlanInput, Reason
 from flows.migrations.planning.rollout_state import RolloutState
-from flows.migrations.rollouts import Rollouts
-from flows.migrations.targets import has_other_image, image_key
+from flows.migrations.rollouts.image_pulls import ImagePulls, room_for_images
+from flows.migrations.rollouts.store import Rollouts
+from flows.migrations.rollouts.targets import has_other_image, image_key
 from flows.sessions.activity.probes import look_at
 from flows.sessions.activity.seen import Seen
 from flows.sessions.events import Kind

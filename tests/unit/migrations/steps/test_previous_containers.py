@@ -11,7 +11,7 @@ import pytest
 
 from flows.core.database import now
 from flows.migrations.move_steps import State
-from flows.migrations.previous_containers import clear, had, outlived
+from flows.migrations.steps.previous_containers import clear, had, outlived
 from flows.migrations.switch_profile import go_back
 from flows.sessions.model import Running, Session
 from flows.sessions.recovery import without_record

@@ -12,20 +12,20 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.core.settings.policy import Mode
 from flows.images.registry import Registry
-from flows.migrations.image_pulls import ImagePulls
 from flows.migrations.journal import Journal
 from flows.migrations.move_steps import State
 from flows.migrations.notifications.fleet import Fleet, fleet
-from flows.migrations.observer import Observer, canaries
 from flows.migrations.planning.consent import deadline_if_told, keep_hours, starting
 from flows.migrations.planning.observed import Observed
 from flows.migrations.planning.plan import plan_after, plan_named
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Action, Decision, Gate, ImageKey, PlanInput
-from flows.migrations.reconcile import due
-from flows.migrations.rollout_control import judge
-from flows.migrations.rollouts import Rollouts
-from flows.migrations.targets import TargetFinder, has_other_image, image_key
+from flows.migrations.rollouts.control import judge
+from flows.migrations.rollouts.image_pulls import ImagePulls
+from flows.migrations.rollouts.observer import Observer, canaries
+from flows.migrations.rollouts.reconcile import due
+from flows.migrations.rollouts.store import Rollouts
+from flows.migrations.rollouts.targets import TargetFinder, has_other_image, image_key
 from flows.publishing import evidence
 from flows.publishing.signatures import NotPublished
 from flows.sessions.containers.pulls import to_pull

@@ -15,7 +15,7 @@ from flows.core.formatting import on_a_line
 from flows.core.programs.command import CommandTimeout, ProgramFailed
 from flows.core.settings import Settings
 from flows.core.waiting import rest
-from flows.migrations import rehearsal_checks
+from flows.migrations.rehearsals import checks
 from flows.publishing.checks import Finding
 from flows.sessions.activity import hook
 from flows.sessions.engine import Homes
@@ -35,7 +35,7 @@ folder=$(mktemp -d)
 ssh-keygen -q -t ed25519 -N '' -f "$folder/key"
 [ -x {START} ] && /usr/sbin/sshd -t -f /etc/ssh/session_config -h "$folder/key"
 """
-_SCRIPT = Path(rehearsal_checks.__file__)
+_SCRIPT = Path(checks.__file__)
 
 
 class TooSlow(RefitError):
@@ -183,7 +183,7 @@ class _Inside:
         way = self._gate("kernel")
         limit = str(self._limit)
         try:
-            said = self._execute([way["python"], "-c", rehearsal_checks.CELL, way["file"], limit, CELL]).strip()
+            said = self._execute([way["python"], "-c", checks.CELL, way["file"], limit, CELL]).strip()
         except ProgramFailed as error:
             raise _Late(error.tail) if error.exit_code_of_program == os.EX_TEMPFAIL else error from None
         if said != CELL_SAYS:

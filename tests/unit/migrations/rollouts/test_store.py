@@ -9,7 +9,7 @@ from flows.core.database import open_database
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
 from flows.migrations.planning.rollout import Health, RolloutStatus
-from flows.migrations.rollouts import Rollouts
+from flows.migrations.rollouts.store import Rollouts
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 

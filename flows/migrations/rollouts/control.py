@@ -15,7 +15,7 @@ from flows.migrations.notifications.notifier import withdraw
 from flows.migrations.planning import wave_gates
 from flows.migrations.planning.rollout import Gate, Health, RolloutStatus
 from flows.migrations.planning.rollout_state import RolloutState
-from flows.migrations.rollouts import Rollouts
+from flows.migrations.rollouts.store import Rollouts
 from flows.publishing import evidence
 from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions

@@ -12,7 +12,7 @@ from flows.core.settings import Settings
 from flows.core.settings.policy import MissingPackages
 from flows.migrations.move import Consent, Entry, Phase
 from flows.migrations.move_steps import StepName
-from flows.migrations.rehearsal import installed
+from flows.migrations.rehearsals.rehearsal import installed
 from flows.migrations.results import Deferred
 from flows.migrations.steps import environments, packages
 from flows.migrations.steps.move_context import MoveContext

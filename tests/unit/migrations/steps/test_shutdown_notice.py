@@ -9,7 +9,7 @@ import pytest
 
 from flows.core.errors import RefitError
 from flows.migrations.move import Move
-from flows.migrations.shutdown_notice import GOES_BACK_NOW, MOVES_NOW, warn
+from flows.migrations.steps.shutdown_notice import GOES_BACK_NOW, MOVES_NOW, warn
 from flows.sessions.ide import terminals
 from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.ide.pages import Pages, Windows

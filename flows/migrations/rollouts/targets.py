@@ -14,7 +14,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.migrations.planning.rollout import ImageKey, RolloutStatus
-from flows.migrations.rollouts import Rollouts
+from flows.migrations.rollouts.store import Rollouts
 from flows.publishing import evidence
 from flows.publishing.signatures import Publications, Refusal
 from flows.sessions.model import Session

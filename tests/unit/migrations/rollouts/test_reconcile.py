@@ -18,8 +18,8 @@ from flows.migrations.move_steps import State
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.rollout import Action, Candidate, Decision, PlanInput, Reason, RolloutStatus
 from flows.migrations.planning.wave_gates import Approval, Trial
-from flows.migrations.reconcile import PART, FailureBudget, foreseen, reconcile
 from flows.migrations.results import Result
+from flows.migrations.rollouts.reconcile import PART, FailureBudget, foreseen, reconcile
 from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.seen import Seen
 from flows.sessions.model import Session
