@@ -1,1 +1,4 @@
-"""The gateway in front of sessions, and which of its paths leads where."""
+"""The gateway, the way in by a browser: configurable-http-proxy in front of all sessions, and which path leads where.
+
+The ways in by ssh are `sessions.ssh` and `jump`.
+"""

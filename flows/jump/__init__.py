@@ -1,6 +1,8 @@
-"""The way in from people's own machines: an sshd that does nothing but lead them on to the sessions that they may use.
+"""The jump host, the way in by ssh for people who log in at the Hub: one address for all sessions that they may use.
 
-It is OpenSSH's, on a port of its own, and knows one user, `jump`, who has no shell. It asks the keeper, whose child it
-is, about each key: the keeper answers with the sessions that the key's person may use just then, and ends connections
-when that is over. Without the keeper, there is no sshd.
+An sshd of OpenSSH on a port of its own knows one user, `jump`, who has no shell, and forwards connections to sessions.
+It asks the monitor, whose child it is, about each key (AuthorizedKeysCommand): the monitor answers with the sessions
+that the key's person may use just then, and ends connections when that is over. Without the monitor, there is no sshd.
+
+`sessions.ssh` is the sshd inside of each session, and its port on this machine; `gateway` is the way in by a browser.
 """

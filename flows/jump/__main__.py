@@ -22,15 +22,15 @@ from flows.host.sockets import private_listener
 from flows.jump.authorized_keys_socket import AuthorizedKeysServer
 from flows.jump.certificates import LOOK_SECONDS as CERTIFICATE_SECONDS
 from flows.jump.certificates import Certificates
-from flows.jump.guests import Guests
-from flows.jump.keeper import LOOK_SECONDS, NEWCOMERS_SECONDS, Keeper
+from flows.jump.connection_monitor import LOOK_SECONDS, NEWCOMERS_SECONDS, ConnectionMonitor
 from flows.jump.sandbox import Sandbox
+from flows.jump.session_authorized_keys import SessionAuthorizedKeys
 from flows.sessions.lifecycle import Sessions
 
 logger = logging.getLogger("refit.jump")
 
-GUESTS_SECONDS = 1.0
-# Seconds without a look, after which the keeper no longer does its work.
+SESSION_KEYS_SECONDS = 1.0
+# Seconds without a look, after which the monitor no longer does its work.
 STALE_SECONDS = 10.0
 
 
@@ -61,14 +61,14 @@ def main() -> None:
     database, sandbox = open_database(settings.database), Sandbox(settings)
     sandbox.prepare()
     certificates = Certificates(settings, database)
-    keeper = Keeper(settings, database, Sessions.open(settings, database).ssh, sandbox, certificates)
-    keeper.look()
-    server = AuthorizedKeysServer(sandbox.socket, settings.jump_uid, keeper.answer)
+    monitor = ConnectionMonitor(settings, database, Sessions.open(settings, database).ssh, sandbox, certificates)
+    monitor.look()
+    server = AuthorizedKeysServer(sandbox.socket, settings.jump_uid, monitor.answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    looks = Repeated(keeper.look, LOOK_SECONDS)
-    Repeated(keeper.look_at_newcomers, NEWCOMERS_SECONDS)
+    looks = Repeated(monitor.look, LOOK_SECONDS)
+    Repeated(monitor.look_at_newcomers, NEWCOMERS_SECONDS)
     Repeated(certificates.look, CERTIFICATE_SECONDS)
-    Repeated(Guests(settings, database).look, GUESTS_SECONDS)
+    Repeated(SessionAuthorizedKeys(settings, database).look, SESSION_KEYS_SECONDS)
     sshd = sandbox.start()
 
     def end_with_sshd() -> None:

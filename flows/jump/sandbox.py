@@ -1,8 +1,8 @@
 """The sshd of the jump host: what it reads, and the namespace in which it runs as a user of its own.
 
-In that namespace it sees the system's /usr to read, a folder in the place of /etc, and the socket of the keeper; no
+In that namespace it sees the system's /usr to read, a folder in the place of /etc, and the socket of the monitor; no
 home, no process of others, no file that it could write but in a /tmp that vanishes with it. It keeps the network of
-this machine: it is to lead to sessions. Where it may lead, OpenSSH decides by what the keeper says of the key.
+this machine: it is to lead to sessions. Where it may lead, OpenSSH decides by what the monitor says of the key.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from flows.core.atomic_files import write_whole
 from flows.core.programs import command, spawn
 from flows.core.settings import Settings
-from flows.jump import ask
+from flows.jump import authorized_keys_command
 from flows.sessions.model import SSH_PORT
 from flows.sessions.ssh.client import JUMP_USER
 from flows.sessions.ssh.keys import PublicKey, read_keys
@@ -24,7 +24,7 @@ LOGIN_SECONDS = 20
 # Logins under way: from so many on some are refused, from the last number on all; and so many from one address.
 _LOGINS, _LOGINS_OF_ONE = "40:30:60", 15
 _FILES, _PROCESSES = 256, 4096
-_SHARED, _SOCKET = "/refit", "keeper"
+_SHARED, _SOCKET = "/refit", "monitor"
 _HINT = "This port leads to sessions. Connect to one by its name, like: ssh NAME.refit"
 
 
@@ -38,7 +38,7 @@ class Sandbox:
 
     @property
     def socket(self) -> Path:
-        """Where it asks the keeper."""
+        """Where it asks the monitor."""
         return self._folder / "shared" / _SOCKET
 
     @property
@@ -71,7 +71,9 @@ class Sandbox:
         _publish(etc / "group", f"root:x:0:\n{JUMP_USER}:x:{uid}:\n")
         _publish(etc / "nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n")
         _publish(etc / "sshd_config", configuration(self._settings.bind_address, self._settings.jump_port))
-        _publish(shared / "ask.py", Path(ask.__file__).read_text(encoding="utf-8"))
+        _publish(
+            shared / "authorized_keys_command.py", Path(authorized_keys_command.__file__).read_text(encoding="utf-8")
+        )
         _publish(self.hosts, "")
         hosts = etc / "hosts"  # it changes while the namespace is there, and is exchanged as a whole
         if not hosts.is_symlink():
@@ -123,7 +125,7 @@ def configuration(address: str, port: int) -> str:
     lines = {
         **{"Port": port, "ListenAddress": address, "HostKey": "/etc/host_key", "PidFile": "none", "UsePAM": "no"},
         **{"AllowUsers": JUMP_USER, "AuthenticationMethods": "publickey", "AuthorizedKeysFile": "none"},
-        "AuthorizedKeysCommand": f"{PYTHON} -I -S {_SHARED}/ask.py {_SHARED}/{_SOCKET} %f",
+        "AuthorizedKeysCommand": f"{PYTHON} -I -S {_SHARED}/authorized_keys_command.py {_SHARED}/{_SOCKET} %f",
         "AuthorizedKeysCommandUser": JUMP_USER,
         **dict.fromkeys(("AllowAgentForwarding", "AllowStreamLocalForwarding", "X11Forwarding"), "no"),
         **dict.fromkeys(("PermitTunnel", "PermitTTY", "PermitUserRC", "PermitUserEnvironment", "GatewayPorts"), "no"),

@@ -65,7 +65,7 @@ class Host:
         self.sessions.ssh.forwarder.point(port, f"{address}:{SSH_PORT}" if address else "")
 
     @property
-    def keeper(self) -> psutil.Process:
+    def monitor(self) -> psutil.Process:
         [state] = [state for state in services.status(self.settings) if state.name == "jump"]
         assert state.pid
         return psutil.Process(state.pid)
@@ -114,7 +114,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         services.up(settings, only=["jump"])
         for owner, address in addresses.items():
             host.laptop(owner)
-            wait_until(lambda owner=owner: sessions.ssh.people_keys(owner))  # the keeper has brought them
+            wait_until(lambda owner=owner: sessions.ssh.people_keys(owner))  # the monitor has brought them
             host.point(owner, address)
         yield host
 
@@ -232,7 +232,7 @@ def test_who_only_knows_a_public_key_gets_nowhere_and_is_nobody_else(host: Host,
     try:
         assert waits.stderr and any("Entering interactive session" in line for line in waits.stderr)
         host.keys.remove("ada", [ada.fingerprint])
-        with connected(host, host.laptop("ada")):  # the keeper has looked since
+        with connected(host, host.laptop("ada")):  # the monitor has looked since
             assert waits.poll() is None
         ends_in_time(waits, lambda: host.keys.remove("eve", [eve.fingerprint]))
     finally:
@@ -245,7 +245,7 @@ def test_nobody_but_the_jump_user_asks_the_keeper(host: Host, ada: Laptop) -> No
     folder = os.open(place, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as curious:
         curious.settimeout(PATIENCE)
-        curious.connect(f"/proc/self/fd/{folder}/keeper")
+        curious.connect(f"/proc/self/fd/{folder}/monitor")
         os.close(folder)
         assert _heard(curious, f"{ada.fingerprint}\n") == b""
 
@@ -265,7 +265,7 @@ def test_a_flood_of_connections_keeps_nobody_from_coming_in_from_elsewhere(host:
 
 def test_with_the_keeper_everything_ends_and_nothing_is_left(host: Host, ada: Laptop) -> None:
     with connected(host, ada) as one:
-        host.keeper.send_signal(signal.SIGKILL)
+        host.monitor.send_signal(signal.SIGKILL)
         one.wait(PATIENCE)
         wait_until(lambda: not host.programs())
     services.up(host.settings, only=["jump"])

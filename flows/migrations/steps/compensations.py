@@ -5,7 +5,6 @@ Every one of them can be done again: it looks at what is there and does what is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 
 from flows.core.errors import RefitError
@@ -13,7 +12,7 @@ from flows.core.formatting import some
 from flows.migrations.move import Entry, Move, Phase, has_code
 from flows.migrations.move_steps import Code, StepName
 from flows.migrations.results import NOTHING, Outcome
-from flows.migrations.steps import previous_containers, shutdown_notice, unattended
+from flows.migrations.steps import home_snapshots, previous_containers, shutdown_notice, unattended
 from flows.migrations.steps.move_context import NO_SNAPSHOT, MoveContext, stays_cold
 from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.ide import login_notice
@@ -79,7 +78,7 @@ class Compensations:
             if runs and not changed:
                 changed = ("its old container was started by somebody else, with the home of the snapshot",)
             if changed:
-                self._context.keep_snapshot(move, Kind.safety)
+                home_snapshots.keep(self._context, move, Kind.safety)
                 return self._context.keep_home(move, changed)
         self._sessions.homes.restore(move.before, move.id)
         return Outcome("the home is as it was at the stop")
@@ -107,7 +106,7 @@ class Compensations:
 
     def forget(self, move: Move) -> Outcome:
         """Remove the snapshot, unless the home has to be kept with it."""
-        return forget(self._context, move)
+        return home_snapshots.forget(self._context, move)
 
     def cool(self, move: Move) -> Outcome:
         """Wait for the end of the new container."""
@@ -119,25 +118,3 @@ class Compensations:
         if not previous_containers.goes_back(move):
             self._sessions.engine.remove(move.after.container)
         return NOTHING
-
-
-def forget(context: MoveContext, move: Move) -> Outcome:
-    """Remove the snapshot of a move, unless the home has to be kept with it."""
-    context.sessions.homes.release(move.before.name)
-    entries = context.journal.entries(move)
-    if has_code(entries, Code.home_kept):
-        return Outcome("the snapshot was kept")
-    name, homes = move.before.name, context.sessions.homes
-    there = context.sessions.store.has_home(name) and homes.has_snapshot(name, move.id)
-    if there and _left_unrestored(entries) and (changed := context.changes(move)):
-        return context.keep_home(move, changed)
-    context.drop_snapshot(move)
-    return NOTHING
-
-
-def _left_unrestored(entries: Sequence[Entry]) -> bool:
-    """Whether a new container may have touched a home that nobody compares any more: its session was deleted."""
-    begun = {entry.step for entry in entries if entry.phase is Phase.intent}
-    done = {entry.step for entry in entries if entry.phase is Phase.done}
-    undone = {StepName.commit, StepName.restore, StepName.reinstate} & done
-    return bool({StepName.start, StepName.revert} & begun) and not undone

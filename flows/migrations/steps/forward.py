@@ -19,17 +19,16 @@ from flows.core.formatting import some
 from flows.core.settings.policy import SessionPolicy
 from flows.core.waiting import rest
 from flows.images.registry_errors import NoAnswer
-from flows.migrations.move import Consent, Entry, Move, has_code
-from flows.migrations.move_steps import Code, StepName
+from flows.migrations.move import Consent, Entry, Move
+from flows.migrations.move_steps import StepName
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.consent import frozen, objection
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
 from flows.migrations.rehearsals.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
 from flows.migrations.results import NOTHING, Deferred, Outcome, Unproven
-from flows.migrations.steps import environments, packages, previous_containers, shutdown_notice
-from flows.migrations.steps.compensations import forget
-from flows.migrations.steps.move_context import NO_SNAPSHOT, MoveContext, says_used, stays_cold
+from flows.migrations.steps import environments, home_snapshots, packages, previous_containers, shutdown_notice
+from flows.migrations.steps.move_context import MoveContext, says_used, stays_cold
 from flows.sessions.activity import hook
 from flows.sessions.activity.probes import FINAL_PROBE, Watch
 from flows.sessions.activity.seen import Seen as Look
@@ -42,7 +41,6 @@ from flows.sessions.ide import login_notice
 from flows.sessions.model import Running, Session
 from flows.sessions.packages.model import NoIndex
 from flows.sessions.preferences import UpdatePreferences
-from flows.sessions.snapshots.model import Kind as SnapshotKind
 from flows.sessions.wishes import PreferenceStore
 
 # Which of these paths is no device that can be read and written.
@@ -166,12 +164,7 @@ class Forward:
 
     def copy(self, move: Move) -> Outcome:
         """Copy the home while people work in it."""
-        if not self._context.keeps_snapshots:
-            return Outcome(NO_SNAPSHOT)
-        if not move.relocates:  # it would hold the home on the machine that the session leaves
-            self._sessions.homes.prepare(move.before, move.id, [move.back_to] if move.back_to else [])
-        self._sessions.homes.copy(move.before, move.id)
-        return NOTHING
+        return home_snapshots.copy(self._context, move)
 
     def look(self, move: Move) -> Outcome:
         """From here on nobody comes in; an owner who has agreed, or whose deadline has come, is only told.
@@ -235,16 +228,11 @@ class Forward:
 
     def snapshot(self, move: Move) -> Outcome:
         """Bring what has changed since the copy into the snapshot."""
-        if not self._context.keeps_snapshots:
-            return NOTHING
-        self._sessions.homes.delta(move.before, move.id)
-        return NOTHING
+        return home_snapshots.finish(self._context, move)
 
     def revert(self, move: Move) -> Outcome:
-        """The home as it is becomes a snapshot of the session's own, then it goes back to an earlier one."""
-        safety = self._context.keep_snapshot(move, SnapshotKind.safety)
-        self._sessions.homes.restore(move.before, move.back_to)
-        return Outcome(f"the home as it was until now is the snapshot {safety}")
+        """Keep the home as it is as a snapshot of the session's own, then go back to an earlier one."""
+        return home_snapshots.roll_back(self._context, move)
 
     def start(self, move: Move) -> Outcome:
         """Start the new container."""
@@ -311,19 +299,8 @@ class Forward:
         told = shutdown_notice.reopen(self._sessions, move.after, self._context.ended(move), title, lost)
         if remade := environments.remake(self._context, move):
             told = shutdown_notice.tell(self._sessions, move.after, title, "\n".join(filter(None, (told, remade))))
-        rest = self._part_with_snapshot(move)
+        rest = home_snapshots.settle(self._context, move)
         return replace(rest, note="\n".join(filter(None, (told, rest.note))))
-
-    def _part_with_snapshot(self, move: Move) -> Outcome:
-        """The home as it was before stays after a rollback, and if the settings say so."""
-        if not self._context.keeps_snapshots:
-            return NOTHING
-        kept = has_code(self._context.journal.entries(move), Code.home_kept)  # until a person removes it
-        if not move.back_to and (kept or not self._settings.migration.keep_hours):
-            return forget(self._context, move)
-        self._sessions.homes.release(move.before.name)
-        name = self._context.keep_snapshot(move, SnapshotKind.safety if move.back_to else SnapshotKind.move)
-        return Outcome(f"the home as it was before is the snapshot {name}")
 
     def _part_with_former(self, move: Move) -> None:
         """The old container goes, or is kept for a while; then those from before it go."""

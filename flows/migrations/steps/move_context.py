@@ -14,14 +14,11 @@ from flows.migrations.move import Move
 from flows.migrations.move_steps import Code
 from flows.migrations.results import Outcome
 from flows.migrations.steps import shutdown_notice
-from flows.sessions.homes.volumes import parts
 from flows.sessions.ide.login_notice import LEFT
 from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
 from flows.sessions.others.all_others import Others
-from flows.sessions.snapshots.model import Kind, Snapshot, as_note, name_for
-from flows.sessions.snapshots.records import SnapshotRecords
 
 # How often the engine is asked again what there is, and how long it is given to recover in between.
 LISTED_AGAIN, LIST_PAUSE_SECONDS = 3, 1.0
@@ -75,24 +72,6 @@ class MoveContext:
             return ()
         own, snapshot = (*move.after.access.own_paths, f"/{LEFT}"), move.back_to or move.id
         return self.sessions.homes.differences(move.before, snapshot, own, at_a_glance=at_a_glance)
-
-    def keep_snapshot(self, move: Move, kind: Kind) -> str:
-        """Let the snapshot of a move be one of the session's; returns its name."""
-        records, before = SnapshotRecords(self.sessions.store.database), move.before
-        if there := next((one for one in records.all(before.name) if one.id == move.id), None):
-            return there.name
-        name = name_for(kind, move.created, {one.name for one in records.all(before.name)})
-        volumes = tuple(part.volume for part in parts(before) if part.volume)
-        made_of = (before.image, before.profile, before.release, volumes)
-        kept = Snapshot(move.id, before.name, name, kind, "", move.created, "", *made_of)
-        self.sessions.homes.note(before.name, move.id, as_note(kept))
-        records.adopt(kept)
-        return name
-
-    def drop_snapshot(self, move: Move) -> None:
-        """Remove the snapshot of a move, and its record, if it has one."""
-        self.sessions.homes.forget(move.before.name, move.id)
-        SnapshotRecords(self.sessions.store.database).forget(move.id)
 
     def keep_home(self, move: Move, changed: tuple[str, ...]) -> Outcome:
         """Leave a home as somebody may have changed it, with its snapshot."""

@@ -42,7 +42,7 @@ def test_the_jump_host_has_no_shell_and_leads_nowhere_else(office: Office, ada: 
         assert refused.returncode != 0 and "prohibited" in refused.stderr, target
     back = ada.call(*ada.ssh.split(), "-N", "-R", f"{free_port()}:ada.refit:2222", "-o", EXITS, "jump.host.refit")
     assert back.returncode != 0 and "forwarding failed" in back.stderr
-    assert "keeper" not in ada.call(*ada.ssh.split(), "-s", "jump.host.refit", "sftp").stdout
+    assert "monitor" not in ada.call(*ada.ssh.split(), "-s", "jump.host.refit", "sftp").stdout
 
 
 def test_an_open_connection_ends_with_a_move_and_the_next_one_needs_nothing_new(office: Office, ada: Laptop) -> None:

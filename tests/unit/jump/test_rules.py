@@ -11,8 +11,8 @@ import pytest
 from flows.core.database import open_database
 from flows.core.errors import RefitError, UnknownName
 from flows.jump import client_files, rules
-from flows.jump.guests import keys_of_sessions
 from flows.jump.rules import End, Login
+from flows.jump.session_authorized_keys import keys_of_sessions
 from flows.sessions.people.entitlements import Access, Account, Entitlements, Kind, Rights, Role, Share
 from flows.sessions.people.person_keys import MOST_KEYS, KeyTaken, PersonKey, PersonKeys
 from flows.sessions.ssh import client

@@ -1,4 +1,4 @@
-"""The keeper's bound on connections of one person, and answers in the face of odd questions."""
+"""The monitor's bound on connections of one person, and answers in the face of odd questions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from flows.core.database import open_database
 from flows.core.settings import Settings
-from flows.jump import keeper as module
+from flows.jump import connection_monitor as module
 from flows.jump.certificates import Certificates
-from flows.jump.keeper import Keeper
+from flows.jump.connection_monitor import ConnectionMonitor
 from flows.jump.sandbox import Sandbox
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.people.person_keys import PersonKeys
@@ -23,15 +23,15 @@ from tests.support.person_keys import ADAS, BOBS
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Keeper:
-    """The keeper of a host where Ada and Bob have keys, and Ada has an account."""
+def monitor(tmp_path: Path) -> ConnectionMonitor:
+    """The monitor of a host where Ada and Bob have keys, and Ada has an account."""
     settings = Settings(home=tmp_path, hub=True)
     database = open_database(settings.database)
     keys = PersonKeys(database)
     keys.add("ada", [ADAS])
     keys.add("bob", [BOBS])
     hear(settings, ["ada"])
-    return Keeper(
+    return ConnectionMonitor(
         settings, database, Sessions.open(settings, database).ssh, Sandbox(settings), Certificates(settings, database)
     )
 
@@ -49,32 +49,32 @@ def processes() -> Iterator[list[psutil.Process]]:
 
 
 def test_a_person_has_so_many_connections_and_those_that_ended_dont_count(
-    keeper: Keeper, processes: list[psutil.Process], monkeypatch: pytest.MonkeyPatch
+    monitor: ConnectionMonitor, processes: list[psutil.Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_CONNECTIONS", 2)
     first, second, third, fourth = processes
-    assert keeper.answer(ADAS.fingerprint, first).startswith("restrict ssh-ed25519")
-    assert keeper.answer(ADAS.fingerprint, second)
-    assert keeper.answer(ADAS.fingerprint, second)  # asked again about the same connection
-    assert not keeper.answer(ADAS.fingerprint, third)
-    assert len(keeper.connections()) == 2
+    assert monitor.answer(ADAS.fingerprint, first).startswith("restrict ssh-ed25519")
+    assert monitor.answer(ADAS.fingerprint, second)
+    assert monitor.answer(ADAS.fingerprint, second)  # asked again about the same connection
+    assert not monitor.answer(ADAS.fingerprint, third)
+    assert len(monitor.connections()) == 2
     first.kill()
     first.wait()
-    assert keeper.answer(ADAS.fingerprint, fourth)
+    assert monitor.answer(ADAS.fingerprint, fourth)
 
 
 def test_a_key_of_somebody_without_an_account_and_one_that_is_nobodys_let_nobody_in(
-    keeper: Keeper, processes: list[psutil.Process]
+    monitor: ConnectionMonitor, processes: list[psutil.Process]
 ) -> None:
-    assert not keeper.answer(BOBS.fingerprint, processes[0])
-    assert not keeper.answer("SHA256:" + 43 * "A", processes[0])
-    assert not keeper.connections()
+    assert not monitor.answer(BOBS.fingerprint, processes[0])
+    assert not monitor.answer("SHA256:" + 43 * "A", processes[0])
+    assert not monitor.connections()
 
 
 def test_the_last_key_that_a_connection_asks_about_is_its_own(
-    keeper: Keeper, processes: list[psutil.Process], tmp_path: Path
+    monitor: ConnectionMonitor, processes: list[psutil.Process], tmp_path: Path
 ) -> None:
     hear(Settings(home=tmp_path, hub=True), ["ada", "bob"])
-    keeper.answer(ADAS.fingerprint, processes[0])
-    keeper.answer(BOBS.fingerprint, processes[0])
-    assert [login.person for login in keeper.connections()] == ["bob"]
+    monitor.answer(ADAS.fingerprint, processes[0])
+    monitor.answer(BOBS.fingerprint, processes[0])
+    assert [login.person for login in monitor.connections()] == ["bob"]

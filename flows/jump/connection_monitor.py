@@ -1,4 +1,4 @@
-"""The keeper of the jump host: says what each key is good for now, and ends what is over.
+"""The monitor of the jump host: says which sessions a key opens now, and ends connections that may not go on.
 
 It knows each connection by the process of sshd that asked about its key. A client may offer keys that aren't its own,
 and is then asked to prove that it has them; the last one that a process asks about is the one that was proven.
@@ -52,8 +52,8 @@ class Connection:
     login: Login
 
 
-class Keeper:
-    """The people who are in, and those who may be."""
+class ConnectionMonitor:
+    """The connections of the jump host: answers for each key that is offered, and ends them when their right ends."""
 
     def __init__(
         self, settings: Settings, database: Engine, ssh: Ssh, sandbox: Sandbox, certificates: Certificates

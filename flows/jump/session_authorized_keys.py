@@ -1,4 +1,4 @@
-"""Lets the sshd of each session know the keys of the people who may use it, and forget those of the others."""
+"""Keeps the `authorized_keys` of each session at the keys of the people who may use it now."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def keys_of_sessions(keys: Iterable[PersonKey], entitlements: Entitlements) -> d
     return {session: added((), theirs) for session, theirs in told.items()}
 
 
-class Guests:
-    """Brings the keys to the sessions; it tries again later where somebody acts on a session now."""
+class SessionAuthorizedKeys:
+    """Writes the keys into the sessions; a session on which somebody acts just now is tried again later."""
 
     def __init__(self, settings: Settings, database: Engine) -> None:
         self._settings, self._database = settings, database
