@@ -105,7 +105,7 @@ def show_limits(as_json: Json = False) -> None:
 @app.command("show")
 def show_mine(name: Name, as_json: Json = False) -> None:
     """Show one session."""
-    _show(ask("GET", path(name)), as_json)
+    show_session(ask("GET", path(name)), as_json)
 
 
 @app.command("start")
@@ -131,7 +131,7 @@ def snooze_mine(
     name: Name, duration: Annotated[str, typer.Argument(help="How long: 30m, 2h, 1d12h.")] = "2h", as_json: Json = False
 ) -> None:
     """Put a session's move off for a while, though not past its deadline."""
-    _show(ask("POST", f"{path(name)}/snooze", {"duration": duration}, hint=DURATIONS), as_json)
+    show_session(ask("POST", f"{path(name)}/snooze", {"duration": duration}, hint=DURATIONS), as_json)
 
 
 @app.command("mode")
@@ -142,7 +142,7 @@ def choose_mode(
     as_json: Json = False,
 ) -> None:
     """Choose when a session moves onto new images."""
-    _show(ask("POST", f"{path(name)}/mode", {"mode": mode, "day": day or None}), as_json)
+    show_session(ask("POST", f"{path(name)}/mode", {"mode": mode, "day": day or None}), as_json)
 
 
 @app.command("history")
@@ -200,10 +200,11 @@ def act(name: str, verb: str, as_json: bool, given: dict[str, Any] | None = None
         )
     if told["doing"] and told["doing"]["problem"]:
         raise RefitError(f"{name}: {told['doing']['problem']}", hint=told["doing"]["hint"])
-    _show(told, as_json)
+    show_session(told, as_json)
 
 
-def _show(told: dict[str, Any], as_json: bool) -> None:
+def show_session(told: dict[str, Any], as_json: bool) -> None:
+    """Print a session as the API tells of it."""
     if as_json:
         show_json(told)
         return

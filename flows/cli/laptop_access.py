@@ -10,17 +10,19 @@ import typer
 
 from flows.cli import tables
 from flows.cli.console import Json, out, show, show_json, show_text
-from flows.cli.laptop import DURATIONS, Name, act, app, ask, logged_in_at, path, when
+from flows.cli.laptop import DURATIONS, Name, act, app, ask, logged_in_at, path, show_session, when
 from flows.core.errors import RefitError
 from flows.core.lazily import lazily
 
 with lazily(globals()):
+    from flows.core.waiting import wait_until
     from flows.jump import client_files
     from flows.sessions.ssh.keys import read_keys
 
 __all__ = ["app"]
 
 _KEYS_BYTES = 1 << 16  # of a file with public keys
+_BEGIN_SECONDS = 60.0  # in which the Hub begins to make a session
 Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="A group of the Hub.")]
 Chosen = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit mine snapshots` names it.")]
 With = Annotated[str, typer.Option("--with", metavar="PERSON", help="A person who has an account.")]
@@ -33,13 +35,40 @@ def create_mine(
     called: Annotated[str, typer.Option("--name", help="Its name for you; without one: your first session.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Begin another session with a profile that can be had now."""
+    """Begin another session with a profile that can be had now, and wait for it."""
+    before = _creation(called)
     begun = ask("POST", "/sessions", {"profile": profile, "release": release, "server": called})
-    if as_json:
-        show_json(begun)
-    else:
-        out.print("It is being made. `refit mine list` shows it as soon as it is there, and this page how far it is:")
-        out.print(f"{logged_in_at()}{begun['page']}", highlight=False, soft_wrap=True)
+    page = f"{logged_in_at()}{begun['page']}"
+    if not as_json:
+        out.print("It is being made. This page shows how far it is:")
+        out.print(page, highlight=False, soft_wrap=True)
+    _wait_for_creation(called, before, page)
+    for session in ask("GET", "/sessions"):
+        if session["server"] == called and session["role"] == "owner":
+            show_session(session, as_json)
+
+
+def _creation(server: str) -> dict[str, Any]:
+    """How the session of a server is made, or was made last; empty: that isn't known."""
+    return next((one for one in ask("GET", "/creations") if one["server"] == server), {})
+
+
+def _wait_for_creation(server: str, before: dict[str, Any], page: str) -> None:
+    """Wait until a session is made.
+
+    Raises:
+        RefitError: it isn't.
+    """
+
+    def begun() -> dict[str, Any]:
+        told = _creation(server)
+        return told if told.get("since") != before.get("since") else {}
+
+    if not wait_until(begun, enough=bool, seconds=_BEGIN_SECONDS, pause=1):
+        raise RefitError("The Hub hasn't begun to make the session yet.", hint=f"{page} shows what it does.")
+    told = wait_until(begun, enough=lambda told: not told or bool(told["ended"]), pause=1)
+    if told.get("problem"):
+        raise RefitError(f"The session wasn't made. {told['problem']}", hint=told["hint"])
 
 
 @app.command("share")

@@ -20,7 +20,7 @@ with lazily(globals()):
 _UPGRADE_KEY = 0x5EF17
 
 
-NEWEST = "own_build_results"
+NEWEST = "person_actions"
 
 
 _SCHEMA = Path(__file__).parent / "schema"

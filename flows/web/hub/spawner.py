@@ -17,9 +17,8 @@ from flows.core.errors import RefitError
 from flows.core.progress import Report
 from flows.core.settings import Settings, load
 from flows.sessions.model import Session
-from flows.sessions.people.person_limits import OverLimit
 from flows.web.hub import leaving
-from flows.web.people import offers, own_offers
+from flows.web.people import doing, offers, own_offers
 from flows.web.people.servers import RUNS, Servers, choice_of
 
 Result = TypeVar("Result")
@@ -38,7 +37,9 @@ def settings() -> Settings:
 def servers() -> Servers:
     """The servers of this process, with one connection to Refit's database."""
     progress.listening(_keep).__enter__()  # for as long as this process lives
-    return Servers(settings())
+    every = Servers(settings())
+    every.creations.end_interrupted()
+    return every
 
 
 def _keep(report: Report) -> None:
@@ -90,8 +91,8 @@ class RefitSpawner(Spawner):
         try:
             await self._in_thread(servers().start, self.user.name, self.name, choice_of(options), self._groups)
         except RefitError as error:
-            hint = f"You can {error.hint}" if isinstance(error, OverLimit) else ""
-            told = " ".join(filter(None, (error.what, error.why, hint)))
+            advice = doing.hint(error)
+            told = " ".join(filter(None, (doing.words(error), advice and f"You can {advice}")))
             raise SpawnException(told, reason="refit", log_message=str(error)) from error
         return settings().gateway_url
 

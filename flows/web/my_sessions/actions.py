@@ -8,31 +8,33 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from threading import Lock
+
+from sqlalchemy import Engine
 
 from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.sessions import wishes
 from flows.web.my_sessions import problems
 from flows.web.my_sessions.problems import Code, Problem
-from flows.web.my_sessions.session_view import Doing
+from flows.web.people.action_records import FAILED, KEPT, ActionRecords, Service
+from flows.web.people.doing import Doing
 
 logger = logging.getLogger("refit.my-sessions")
 
 AT_ONCE = 4
 MOST_WAITING = 64
-# How long it is told what came of an action.
-_KEPT = timedelta(minutes=10)
 
 
 class Actions:
-    """The actions of this process. A process that is killed loses no more than the word of what came of them."""
+    """The actions of this process, which are in the database as well: what an earlier one left behind is told."""
 
-    def __init__(self, after: Callable[[], None] = lambda: None) -> None:
-        """Nothing is done yet; `after` is called when an action has ended."""
+    def __init__(self, database: Engine, after: Callable[[], None] = lambda: None) -> None:
+        """Actions that an earlier process had begun were interrupted; `after` is called when an action has ended."""
         self._pool, self._lock, self._after = ThreadPoolExecutor(AT_ONCE, "action"), Lock(), after
-        self._doing: dict[str, Doing] = {}
+        self._records = ActionRecords(database, Service.page)
+        self._records.end_interrupted()
+        self._doing = dict(self._records.of_sessions())
 
     def begin(self, session: str, verb: str, person: str, work: Callable[[], str]) -> Doing:
         """Let an action begin as soon as there is room; it says what came of it, in words, or fails.
@@ -47,7 +49,7 @@ class Actions:
             Problem: something is done with this session already, or there are too many actions.
         """
         with self._lock:
-            self._doing = {name: one for name, one in self._doing.items() if not one.ended or one.ended > now() - _KEPT}
+            self._doing = {name: one for name, one in self._doing.items() if not one.ended or one.ended > now() - KEPT}
             going = [name for name, one in self._doing.items() if not one.ended]
             if session in going:
                 raise Problem(
@@ -58,6 +60,12 @@ class Actions:
             if len(going) >= MOST_WAITING:
                 raise Problem(Code.too_many, "Too many actions wait.", hint="try again in a minute.")
             begun = self._doing[session] = Doing(verb, person, now())
+        try:
+            self._records.begin(session, begun)
+        except BaseException:
+            with self._lock:
+                del self._doing[session]
+            raise
         self._pool.submit(self._carry_out, session, begun, work)
         return begun
 
@@ -76,7 +84,7 @@ class Actions:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _carry_out(self, session: str, begun: Doing, work: Callable[[], str]) -> None:
-        ended = replace(begun, ended=now(), problem="Refit failed; the operator can find out why in its log.")
+        ended = replace(begun, ended=now(), problem=FAILED)
         try:
             with wishes.acting_as(begun.by):
                 note = work()
@@ -91,5 +99,7 @@ class Actions:
         finally:
             with suppress(Exception):
                 self._after()
+            with suppress(Exception):
+                self._records.end(session, ended)
             with self._lock:
                 self._doing[session] = ended

@@ -40,8 +40,9 @@ from flows.sessions.preferences import UpdatePreferences
 from flows.sessions.wishes import PreferenceStore
 from flows.web.my_sessions import session_view
 from flows.web.my_sessions.problems import unknown_session
-from flows.web.my_sessions.session_view import Doing, MySession
+from flows.web.my_sessions.session_view import MySession
 from flows.web.people import names, offers
+from flows.web.people.doing import Doing
 
 logger = logging.getLogger("refit.my-sessions")
 

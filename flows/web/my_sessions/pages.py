@@ -112,15 +112,19 @@ class Pages:
 
     def _mine(self, caller: Caller, problem: Problem | None = None) -> Response:
         sessions = api.done(BY_NAME["list"], self._context, caller, "", {})
+        servers = {one.server for one in sessions if one.is_mine}
+        creations = [one for one in self._asked("creations", caller, "", ()) if one.server not in servers]
+        settles = any(one.settles for one in sessions) or any(not one.ended for one in creations)
         shown = {
             "sessions": [(one, forms.forms(one, caller)) for one in sessions if one.is_mine],
             "shared": [one for one in sessions if not one.is_mine],
+            "creations": creations,
             "offers": self._asked("profiles", caller, "", ()) if Scope.sessions in caller.scopes else (),
             "limits": self._asked("limits", caller, "", None),
             "keys": self._asked("keys", caller, "", ()),
             "ssh": self._asked("ssh-config", caller, "", None),
             "may_open": Scope.access in caller.scopes,
-            "again": _AGAIN_SECONDS if not problem and any(one.settles for one in sessions) else 0,
+            "again": _AGAIN_SECONDS if not problem and settles else 0,
         }
         return self._page("sessions.html", caller, problem, **shown)
 

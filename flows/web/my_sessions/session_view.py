@@ -12,6 +12,7 @@ from flows.migrations.planning.rollout import Reason
 from flows.sessions.homes.volumes import DiskUse
 from flows.sessions.model import Running
 from flows.sessions.people.entitlements import Role
+from flows.web.people.doing import Doing
 
 
 class State(StrEnum):
@@ -44,29 +45,6 @@ def state(running: Running | None, doing: Doing | None, *, should_run: bool, mov
     if not should_run:
         return State.stopped
     return State.starting if busy else State.down
-
-
-@dataclass(frozen=True)
-class Doing:
-    """Something that was asked for and takes its time.
-
-    Attributes:
-        verb: what, as the API calls it.
-        by: the person who asked.
-        since: when.
-        ended: when it ended; none: it goes on.
-        problem: why it failed; empty: it didn't.
-        hint: what to do about that.
-        note: what came of it, or what it does just now, for people.
-    """
-
-    verb: str
-    by: str
-    since: datetime
-    ended: datetime | None = None
-    problem: str = ""
-    hint: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from flows.sessions.model import Running, Session
 from flows.sessions.overview import Status
 from flows.sessions.wishes import PreferenceStore
 from flows.web.people import names
+from flows.web.people.action_records import ActionRecords, Service
 from flows.web.people.own_offers import may_start
 from flows.web.people.person_limits import Allowance
 
@@ -84,6 +85,7 @@ class Servers:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._database = settings, open_database(settings.database)
         self.allowance = Allowance(settings, self._database)
+        self.creations = ActionRecords(self._database, Service.hub)
         self._journal, self._lock = Journal(self._database), threading.Lock()
         self._seen: tuple[float, Mapping[str, Status]] = (-math.inf, {})
 
@@ -121,7 +123,11 @@ class Servers:
         """
         try:
             if (session := self.session(person, server)) is None:
-                return self._make(person, server, choice, groups).name
+                if choice is None:
+                    raise NothingChosen()
+                return self.creations.follow_creation(
+                    person, server, lambda: self._make(person, server, choice, groups).name
+                )
             if not self.is_up(session.name):
                 asked = self.allowance.of(session.name)
                 self.allowance.check(person, asked, session.name, groups)
@@ -180,9 +186,7 @@ class Servers:
         with self._lock:
             self._seen = (-math.inf, {})
 
-    def _make(self, person: str, server: str, choice: Wanted | None, groups: Collection[str] | None) -> Session:
-        if choice is None:
-            raise NothingChosen()
+    def _make(self, person: str, server: str, choice: Wanted, groups: Collection[str] | None) -> Session:
         profile = self._profile(person, choice, groups)
         image, volumes = newest_image(self._settings, profile), read_wanted(profile.volumes)
         takes = profile.resources

@@ -21,11 +21,19 @@ PUBLIC = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGPxTeBnBYYPqTA2LkyOB+Xb2DHl5s8GFQ
 
 @dataclass
 class There:
-    """A Refit elsewhere."""
+    """A Refit elsewhere.
+
+    Attributes:
+        folder: of whoever is logged in there.
+        status, answer: its answer to all that is asked.
+        in_turn: a request, like `GET /sessions` → the answers to the first, the second, …; the last one stays.
+        heard: the requests, with what was sent.
+    """
 
     folder: Path
     status: int = 200
     answer: object = field(default_factory=list)
+    in_turn: dict[str, list[object]] = field(default_factory=dict)
     heard: list[str] = field(default_factory=list)
 
     def says(self, *words: str) -> CompletedProcess[str]:
@@ -47,7 +55,9 @@ def there(tmp_path: Path) -> Iterator[There]:
         def do_GET(self) -> None:
             sent = self.rfile.read(int(self.headers["Content-Length"] or 0))
             there.heard.append(f"{self.command} {self.path} {sent.decode()}")
-            content = json.dumps(there.answer).encode()
+            several = there.in_turn.get(f"{self.command} {self.path.removeprefix('/services/sessions/api')}", [])
+            answer = several.pop(0) if len(several) > 1 else several[0] if several else there.answer
+            content = json.dumps(answer).encode()
             self.send_response(there.status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -113,6 +123,37 @@ def test_an_empty_list_says_of_what(there: There, words: tuple[str, ...], said: 
     assert said in there.says(*words).stdout
 
 
-def test_a_session_that_is_made_has_a_page_that_shows_how_far_it_is(there: There) -> None:
-    there.status, there.answer = 202, {"server": "notes", "page": "/hub/spawn-pending/ada/notes"}
-    assert "/hub/spawn-pending/ada/notes" in there.says("create", "some", "2026a", "--name", "notes").stdout
+NOTES: dict[str, object] = {
+    **{"name": "ada--notes", "server": "notes", "role": "owner", "state": "running", "profile": "some"},
+    **{"disk": [], "update": None, "url": "/user/ada/notes/"},
+}
+
+
+def _creation(since: int, ended: bool = False, problem: str = "", hint: str = "") -> dict[str, object]:
+    return {"server": "notes", "since": f"T{since}", "ended": ended, "problem": problem, "hint": hint}
+
+
+def _create(there: There, *creations: list[dict[str, object]]) -> CompletedProcess[str]:
+    there.in_turn |= {
+        "POST /sessions": [{"server": "notes", "page": "/hub/spawn-pending/ada/notes"}],
+        "GET /creations": list(creations),
+        "GET /sessions": [[NOTES]],
+    }
+    return there.says("create", "some", "2026a", "--name", "notes")
+
+
+def test_a_session_that_is_made_is_waited_for_and_a_page_shows_how_far_it_is(there: There) -> None:
+    done = _create(there, [], [], [_creation(1)], [_creation(1, ended=True)])
+    assert "/hub/spawn-pending/ada/notes" in done.stdout and "/user/ada/notes/" in done.stdout
+
+
+def test_why_a_session_was_not_made_is_told(there: There) -> None:
+    failed = _creation(1, ended=True, problem="The disk is full.", hint="remove something.")
+    done = _create(there, [], [failed])
+    assert done.returncode == 1 and "The disk is full." in done.stderr and "Hint: remove something." in done.stderr
+
+
+def test_an_attempt_that_failed_before_is_not_taken_for_this_one(there: There) -> None:
+    failed = _creation(1, ended=True, problem="The disk is full.")
+    done = _create(there, [failed], [failed], [_creation(2, ended=True)])
+    assert done.returncode == 0 and "The disk is full." not in done.stderr + done.stdout

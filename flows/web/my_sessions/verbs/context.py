@@ -34,7 +34,7 @@ class VerbContext:
         self.database = open_database(settings.database)
         self.allowance = Allowance(settings, self.database)
         self.lookout = Lookout(settings, self.database)
-        self.actions = Actions(self.lookout.forget)
+        self.actions = Actions(self.database, self.lookout.forget)
         # A comparison may read a home for minutes: more are refused meanwhile, so that threads are left for the rest.
         self.comparing = BoundedSemaphore(_COMPARED_AT_ONCE)
         # An upload is megabytes in memory, and to look at a recipe takes a copy of the catalog and a second.

@@ -1,8 +1,9 @@
-"""The verb by which a person begins another session. The Hub makes it, as it does after its own form."""
+"""The verbs by which a person begins another session. The Hub makes it, as it does after its own form."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from urllib.parse import quote
 
 from pydantic import Field
@@ -11,8 +12,9 @@ from flows.gateway import routes
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.problems import Code, Problem
 from flows.web.my_sessions.verbs import person_limit_verbs
-from flows.web.my_sessions.verbs.context import Verb, VerbContext
+from flows.web.my_sessions.verbs.context import Nothing, Verb, VerbContext
 from flows.web.my_sessions.verbs.own_verbs import Chosen, check_offered
+from flows.web.people.action_records import ActionRecords, Service
 from flows.web.people.client import HubClient
 from flows.web.people.scopes import Scope
 from flows.web.people.servers import Servers
@@ -45,6 +47,25 @@ class Begun:
     page: str
 
 
+@dataclass(frozen=True)
+class Creation:
+    """How the session of a server is made, or was made not long ago.
+
+    Attributes:
+        server: its name for its owner; empty: their first session.
+        since: when that was asked for.
+        ended: when it ended; none: it goes on.
+        problem: why there is no session; empty: it is there.
+        hint: what to do about that.
+    """
+
+    server: str
+    since: datetime
+    ended: datetime | None
+    problem: str
+    hint: str
+
+
 def _create(context: VerbContext, caller: Caller, _: str, asked: ToCreate) -> Begun:
     offer = check_offered(context, caller, asked)
     if session := Servers(context.settings).session(caller.person, asked.server):
@@ -58,6 +79,11 @@ def _create(context: VerbContext, caller: Caller, _: str, asked: ToCreate) -> Be
     return Begun(asked.server, f"{routes.HUB}/spawn-pending/{'/'.join(quote(one, safe='') for one in words)}")
 
 
+def _creations(context: VerbContext, caller: Caller, _: str, __: Nothing) -> tuple[Creation, ...]:
+    every = ActionRecords(context.database, Service.hub).creations(caller.person)
+    return tuple(Creation(name, one.since, one.ended, one.problem, one.hint) for name, one in sorted(every.items()))
+
+
 VERBS = (
     Verb(
         "create",
@@ -69,5 +95,14 @@ VERBS = (
         ToCreate,
         Begun,
         later=True,
+    ),
+    Verb(
+        "creations",
+        "GET",
+        "/creations",
+        Scope.read,
+        "List the sessions that are being made for you, and why one wasn't made in the last ten minutes.",
+        _creations,
+        gives=tuple[Creation, ...],
     ),
 )

@@ -16,6 +16,7 @@ CALLED = {
     "roll-back": "mine rollback",
     "bring-back": "mine rollback",  # with --only
     "add-keys": "mine add-key",
+    "creations": "mine create",  # which waits until it is there
     "own-profiles-seen": "mine own-profiles",
 }
 # Forms that do nothing with a session: a program is let in, which `refit login` asks for.
