@@ -1,4 +1,4 @@
-"""A thousand requests a second of 200 people through the gateway: what does it cost that it knows who they are?"""
+"""A thousand requests a second of 200 people through the gateway: the cost of knowing who they are."""
 
 from __future__ import annotations
 

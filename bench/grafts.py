@@ -18,7 +18,7 @@ from flows.releases.plan import ReleasePlan
 
 
 def run() -> list[Row]:
-    """Real images on a patched base: what Refit takes for each beyond the base's own build, and what was grafted."""
+    """Real images on a patched base: Refit's time for each beyond the base's own build, and the grafted stages."""
     with scratch() as settings:
         catalog = real.make_catalog(settings.folder("catalog"))
         stems = closed(real.plan(catalog, settings).graph)

@@ -197,7 +197,7 @@ def _look(url: str, token: str, pipe: Connection) -> None:
 
 
 async def _look_again_and_again(url: str, token: str, pipe: Connection) -> None:
-    # A new connection each time, and no question waits for another: who comes now sees what is there now.
+    # A new connection each time, and no question waits for another: the answer is the state of now.
     options = {"timeout": ANSWER_SECONDS, "limits": httpx.Limits(max_keepalive_connections=0), "trust_env": False}
     headers = {"Authorization": f"token {token}"}
     async with httpx.AsyncClient(base_url=url, headers=headers, **options) as asking:  # type: ignore[arg-type]

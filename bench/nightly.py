@@ -1,7 +1,7 @@
 """A night in which nothing has changed: `refit nightly` with 24 images, the Prefect server up, and real indexes.
 
-The images are made up (their stages are empty, nothing was checked): what a night without news asks of them, and of the
-mirror and the package index, is the same.
+The images are made up (their stages are empty, nothing was checked): a night without news asks the same of them,
+and of the mirror and the package index.
 """
 
 from __future__ import annotations

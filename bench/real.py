@@ -59,7 +59,7 @@ def rows(
 
     Args:
         planned: the images.
-        runs: what Refit did cold, warm, and after a patch of the base, whose own build counts for nobody.
+        runs: Refit's results cold, warm, and after a patch of the base, whose own build counts for nobody.
         peers: the seconds of others in the same three cases, or in the first alone.
         skipped: others that could not be measured, and why.
     """

@@ -28,14 +28,14 @@ class Row:
     """One figure, and what others need for the same on the same machine in the same run.
 
     Attributes:
-        name: what was done.
+        name: the measured task.
         unit: of `ours` and of all `peers`.
-        goal: what is to be reached, in words.
-        ours: what Refit needs.
+        goal: the value to reach, in words.
+        ours: Refit's figure.
         reached: whether the goal is.
         peers: the others; the goal is held against the first of them.
         skipped: the others that could not be measured here, and why not.
-        benchmark: what measured it, and measures it again; as all below, given by `measure`.
+        benchmark: the benchmark that measured it, and measures it again; as all below, given by `measure`.
         machine: where, and how busy it was beforehand.
         measured: the UTC date.
         versions: of the programs that took part.

@@ -4,15 +4,16 @@ A file in this folder is a flow of Prefect, and nothing else is. All other modul
 its `__init__` what it is about. Imports point downwards only; from the top:
 
 * `cli`: the `refit` command.
-* `web`: what people open in a browser beside their IDEs; `web/hub` is JupyterHub's part.
+* `web`: pages and APIs for people, beside their IDEs; `web/hub` is JupyterHub's part.
 * The flows: `nightly`, `build_profiles`, `migrate_sessions` and the others.
-* `orchestration`: what Prefect is told. Prefect is imported here and in the flows alone. `metrics` stands beside it.
-* `services`, `waiting_page`, `jump`: what runs all the time.
+* `orchestration`: deployments, queues and workers of Prefect, which is imported here and in the flows alone.
+  `metrics` stands beside it.
+* `services`, `waiting_page`, `jump`: processes that run all the time.
 * `migrations`, and below it `compatibility`: moving sessions from one image to another.
-* `sessions`: the environments of developers. `releases` stands beside it: what a release is planned and reported as.
+* `sessions`: the environments of developers. `releases` stands beside it: plans and reports of releases.
 * `publishing`, and below it `images` and `locks`: from exact versions to images in a registry. `authoring` helps people
   who write a catalog.
-* `catalog`, `gateway`, `host`, `signing`: what is read, what leads to sessions, this machine, and trust.
+* `catalog`, `gateway`, `host`, `signing`: recipes, the way to sessions by a browser, this machine, and trust.
 * `core`: settings, database, programs, documents, errors.
 
 `tests/unit/test_architecture.py` has the whole order, and holds it.

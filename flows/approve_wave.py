@@ -66,7 +66,7 @@ def approve_wave(image: str, wave: str, shown: str) -> str:
 def ask(questions: Collection[Question]) -> None:
     """Have one run wait for a person for each of these questions, and none for what is settled.
 
-    Nobody approves by an old form what has failed since: what a wave has shown is part of the question.
+    Nobody approves by an old form what has failed since: the results of the wave are part of the question.
     Where the flows aren't offered, people are asked by notices alone.
     """
     with get_client(sync_client=True) as client:

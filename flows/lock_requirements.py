@@ -47,9 +47,9 @@ class Lock:
     """A bundle's lock for one Python on one base.
 
     Attributes:
-        bundle, base, python: whose it is.
-        change: what the run changed in it.
-        held: what would have moved as well, but may not in its release.
+        bundle, base, python: the bundle, and where it is installed.
+        change: the run's changes in it.
+        held: packages that would have moved as well, but may not in its release.
         unmended: known vulnerabilities that only such a move would mend.
         from_folders: packages that only the folders of wheels of this machine's settings were known to have.
     """
@@ -104,9 +104,9 @@ def lock_bundle(target: Target, image: str, look: LockLook, settings: Settings, 
     """Resolve all categories of a bundle's Pipfile to exact versions with hashes, and export them.
 
     Args:
-        target: what is locked.
+        target: the bundle to lock.
         image: digest of the locker of its base.
-        look: what was seen of the indexes just before.
+        look: the state of the indexes just before.
         settings: where the registry is, and what locks need.
         thorough: find out as well what its release holds back, which takes as long again.
     """
@@ -168,7 +168,7 @@ def check_locks(release: str, bundles: list[str] | None = None, catalog: Path | 
     """Hold each lock of a release against its Pipfiles, its exports and the release's word. No index is asked.
 
     Raises:
-        Mistakes: what doesn't fit, in all of them.
+        Mistakes: some of them don't fit; all mistakes are named.
         Forbidden: a package is where its release forbids it.
     """
     recipes = load.load_catalog(catalog or load_settings().catalog)
@@ -200,7 +200,7 @@ def carry_out(
     """Lock all at once, each in its base; returns the result of each, in their order. One that fails stops no other.
 
     Args:
-        asked: what is locked.
+        asked: the bundles to lock.
         looks: folder → what was seen of the indexes just before.
         recipes: the catalog that they are in.
         settings: where the registry is, and what locks need.

@@ -240,7 +240,7 @@ def _release_night(release: Release, recipes: Catalog, run: Run) -> ReleaseNight
     except Exception as error:  # a bug, too: the other releases are to have their night
         get_run_logger().exception("The night failed for release %s", release.name)
         return ReleaseNight(release.name, None, problem=str(error), seconds=monotonic() - started)
-    # All that could be published is: what is found out about it from here on must not lose the report of it.
+    # All that could be published is: errors from here on must not lose the report of it.
     report, proof = build.report, _prove(build.attempts[0], run) if build.attempts else None
     new = [image for image in report.images if image.new]
     news = tuple(_image_news(image, before.get(f"{image.profile}_{release.name}"), registry) for image in new)

@@ -34,10 +34,10 @@ class PruneReport:
     """The report of a prune or of its plan.
 
     Attributes:
-        plan: what stays and what goes, or has gone, with the reasons.
+        plan: the images that stay and those that go, or have gone, with the reasons.
         done: it was carried out.
         freed: place on this machine → bytes that it takes less than before.
-        left: what a person has to do, in words.
+        left: tasks for a person, in words.
     """
 
     plan: Plan

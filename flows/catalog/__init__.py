@@ -1,1 +1,1 @@
-"""Catalogs: what may be built and shipped, as people write it, read with every mistake at once."""
+"""Catalogs: recipes and releases as people write them, read with every mistake at once."""

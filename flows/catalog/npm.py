@@ -1,4 +1,4 @@
-"""Locks of npm packages: what `package-lock.json` names, and whether all of it is locked. Pure."""
+"""Locks of npm packages: the packages that `package-lock.json` names, and whether all are locked. Pure."""
 
 from __future__ import annotations
 

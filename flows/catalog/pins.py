@@ -71,7 +71,7 @@ class Pins:
     """The version rules of a release.
 
     Attributes:
-        first: what it began with; none: it isn't cut yet, and everything may move.
+        first: the versions that it began with; none: it isn't cut yet, and everything may move.
         reach: package → how far it may move; the others move by patches.
         waivers: the exceptions.
     """

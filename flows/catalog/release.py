@@ -1,4 +1,4 @@
-"""Release files: what a release ships, and whether all of it is there. Pure: the files are read already."""
+"""Release files: the profiles of a release, and whether all of their parts are there. Pure: files are read already."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def mistakes(
 
     Args:
         path: where the file lies.
-        text: what stands in it; it gives the lines.
+        text: its content, from which the lines are told.
         file: the same, read.
         catalog: the recipes that have no mistakes.
         names: `ide`, `bundle` and `os` → the names of all recipes of that kind, with mistakes or without.

@@ -122,7 +122,7 @@ def show(table: Table) -> None:
     if not table.row_count:
         out.print(f"{table.title}: none.")
         return
-    # A terminal that is too narrow breaks whole lines: what is copied from it is still in one piece.
+    # A terminal that is too narrow breaks whole lines: text that is copied from it is still in one piece.
     Printer(width=max(out.width, tables.least_width(table))).print(table)
 
 

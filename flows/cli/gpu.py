@@ -1,4 +1,4 @@
-"""The part of the `refit` command that is about GPUs: who has which of this machine's."""
+"""The part of the `refit` command that is about the GPUs of this machine, and who has which."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def ask(method: str, path: str, given: dict[str, Any] | None = None, *, hint: st
     """The answer of the API, for whoever is logged in.
 
     Args:
-        method, path, given: what is asked.
+        method, path, given: the request, and its fields.
         hint: the advice where it refuses without any.
 
     Raises:

@@ -70,7 +70,12 @@ GROUPS = (
         "Create, show, start, stop and remove sessions: one developer's environment each.",
     ),
     Group("migrate", "Sessions", lambda: migrate.app, "Move sessions onto the newest images of their profiles."),
-    Group("home", "Sessions", lambda: home.home_app, "Homes of sessions: what persists, and where it lies."),
+    Group(
+        "home",
+        "Sessions",
+        lambda: home.home_app,
+        "Homes of sessions: their owners, their pool, snapshots that moves have kept.",
+    ),
     Group(
         "volume",
         "Sessions",

@@ -32,14 +32,14 @@ def answer(
     """All answers: those that were given, those that leave no choice, and those that are picked.
 
     Args:
-        recipes: what there is.
+        recipes: the recipes that there are.
         given: question → answer.
         pick: asks a person; none: nobody is there.
         sizes: how large images are; with each possible answer, the smallest of those that it leaves is shown.
 
     Raises:
         UnknownName: a given name isn't in the catalog.
-        Impossible: what was given can't be made.
+        Impossible: no profile has the answers that were given.
         RefitError: nobody is there to answer.
     """
     answers = dict(given)

@@ -73,7 +73,7 @@ class Captured:
     """The outcome of a capture.
 
     Attributes:
-        capture: what the bundle has, and what it lacks with reasons.
+        capture: the contents of the bundle, and the packages that it lacks with reasons.
         files: its files: path below the catalog → text.
         profile: stem of the profile that starts from it.
         release: the release of that.
@@ -124,7 +124,7 @@ def installed(engine: Engine, session: Session) -> Installed:
     """The facts about what a person installed in a session that runs.
 
     Raises:
-        RefitError: what its container says can't be understood.
+        RefitError: the answer of its container can't be understood.
     """
     script = _SCRIPT.read_text(encoding="utf-8")
     try:

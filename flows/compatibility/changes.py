@@ -39,7 +39,7 @@ class HandMade:
         system: packages of the operating system.
         python: Python packages, those in the home left out.
         files: other files and folders that were added or changed.
-        manager: what installs packages of the operating system, `apt-get` or `dnf`.
+        manager: the package manager of the operating system, `apt-get` or `dnf`.
         recipe: commands that make the same packages anew, to be run as root in the next container.
     """
 

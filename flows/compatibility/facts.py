@@ -50,11 +50,11 @@ class Group:
 
     Attributes:
         path: their folder.
-        kind: what they are.
+        kind: the kind of files.
         python: minor version of their Python, e.g. `3.11`; empty: none, or unknown.
-        interpreter: what an environment's `python` leads to, all links followed; empty: nowhere, or there is none.
+        interpreter: the end of all links from an environment's `python`; empty: it leads nowhere, or there is none.
         distributions: the Python packages among them.
-        native: what their compiled files need.
+        native: the libraries that their compiled files need.
         source: the file by which they are made (`setup.py`, `pyproject.toml`, `Makefile`), if there is one.
     """
 
@@ -74,7 +74,7 @@ class Starter:
     Attributes:
         path: the file.
         name: of the kernel, or of the script.
-        program: what it names; a bare name is looked up in PATH.
+        program: the path or name of the program; a bare name is looked up in PATH.
         leads_to: where that path leads, all links followed; empty: nowhere, or it is a bare name.
     """
 
@@ -121,7 +121,7 @@ class Image:
         user_wins: whether it finds those before its own.
         distributions: name → version of the Python packages that it has.
         system: the same of the packages of the operating system.
-        manager: what installs those, `apt-get` or `dnf`.
+        manager: the package manager that installs those, `apt-get` or `dnf`.
         path: folders of PATH, in their order.
         programs: name → path of the one that PATH finds.
         files: every path of a program that PATH or the usual folders have.

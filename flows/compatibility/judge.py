@@ -1,6 +1,6 @@
 """The parts of a home that stop working on another image, and how to mend it. Pure: facts go in, findings come out.
 
-Only what the move makes worse counts: what doesn't work on the old image either is said, and keeps nobody.
+Only what the move makes worse counts: a fault that the old image has as well is said, and keeps nobody.
 """
 
 from __future__ import annotations

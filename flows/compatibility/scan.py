@@ -39,7 +39,7 @@ class Scan:
         old: digest of the image that it has.
         new: digest of the image that it would get.
         verdict: that of the worst finding.
-        findings: what the move concerns, worst first.
+        findings: the findings that the move concerns, worst first.
         files: how many files and folders of the home and of the session's own volumes were seen.
     """
 
@@ -56,7 +56,7 @@ def scan(settings: Settings, session: Session, image: str, bounds: Bounds = BOUN
 
     Args:
         settings: those in force.
-        session: whose home.
+        session: the session with the home.
         image: digest of the other image.
         bounds: how much is looked at, in the home and in each volume.
 
@@ -79,7 +79,7 @@ def of_folder(folder: Path, uid: int, seen_as: str, bounds: Bounds = BOUNDS) -> 
 
     Args:
         folder: the one on the host.
-        uid: whose it is.
+        uid: of the owner of the folder.
         seen_as: where it is in the container.
         bounds: how much of it is looked at.
 

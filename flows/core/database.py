@@ -1,4 +1,4 @@
-"""Refit's database: what neither the registry nor the engine can hold (intents, leases, history, who owns which uid).
+"""Refit's database: facts that neither registry nor engine can hold (intents, leases, history, owners of uids).
 
 SQLite by default, PostgreSQL by URL; the schema is versioned (Alembic) and brought up to date when it is opened.
 """
@@ -124,11 +124,11 @@ def write(engine: Engine, work: Callable[[Connection], Written]) -> Written:
 
     Args:
         engine: from `open_database`.
-        work: what it does is done in its transaction alone: it may be rolled back and done once more.
+        work: a function without effects outside of its transaction: it may be rolled back and called once more.
 
     Raises:
         NestedWrite: this is called by the `work` of another write to the same database.
-        Exception: what `work` raises; then nothing of it was written.
+        Exception: raised by `work`; then nothing of it was written.
     """
     if engine in _writing.get():
         raise NestedWrite("A write was asked for inside a write to the same database: use the connection of that one.")
@@ -145,7 +145,7 @@ def write(engine: Engine, work: Callable[[Connection], Written]) -> Written:
 
 
 def write_rows(engine: Engine, work: Callable[[Session], Written]) -> Written:
-    """As `write`, for `work` with objects: what it leaves changed in its session is written as well."""
+    """As `write`, for `work` with objects: those that it leaves changed in its session are written as well."""
 
     def inside(connection: Connection) -> Written:
         with Session(connection) as session:
@@ -197,7 +197,7 @@ class _Writes:
             raise
 
     def _write(self, engine: Engine) -> None:
-        self._called = False  # first: what is added from here on may come too late for this call
+        self._called = False  # first: work that is added from here on may come too late for this call
         together = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if together:
             _write_together(engine, together)

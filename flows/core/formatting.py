@@ -62,7 +62,7 @@ def clipped(text: str, most: int) -> str:
 
 
 def printable(text: str) -> str:
-    """A text of others as a terminal can show it: what controls it, isn't seen or turns its direction is escaped.
+    """A text of others as a terminal can show it: control characters, invisible ones and turns of direction escaped.
 
     Lines and tabs stay.
     """

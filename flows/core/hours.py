@@ -1,4 +1,4 @@
-"""Hours of the week on somebody's clock, as moments of UTC: what people mean by "at night". Pure.
+"""Hours of the week on somebody's clock, as moments of UTC: "at night" as people mean it. Pure.
 
 They mean it, too, on the days on which clocks are put forward or back.
 Moments are whole seconds since 1970 UTC, spans are half-open.
@@ -145,7 +145,7 @@ def spans(hours: Iterable[Hours], day: date, zone: ZoneInfo, of: Callable[[Hours
     Args:
         hours: hours of the week.
         day: a date on the clock of `zone`.
-        zone: whose clock it is.
+        zone: the time zone of the clock.
         of: `wide` or `narrow`.
     """
     begin, end = midnight(day, zone), midnight(day + timedelta(days=1), zone)

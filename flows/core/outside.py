@@ -101,7 +101,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def origin(url: httpx.URL) -> Origin:
-    """Scheme, host and port: what belongs to a server, and to no other."""
+    """Scheme, host and port, which belong to one server alone."""
     return url.scheme, url.host, url.port or {"http": 80, "https": 443}.get(url.scheme)
 
 
@@ -179,9 +179,9 @@ class Client:
         Args:
             method: GET, HEAD, …
             url: the whole address.
-            bounds: what it may take.
+            bounds: the limits in bytes and seconds.
             headers: of the request.
-            content: what is sent; it may be taken more than once.
+            content: the body of the request; it may be taken more than once.
             sink: gets the body of a 200 piece by piece; without it the body is in the answer.
 
         Raises:
@@ -213,7 +213,7 @@ class Client:
         Args:
             method: GET or HEAD.
             url: the whole address.
-            bounds: what it may take, with all redirects.
+            bounds: the limits in bytes and seconds, with all redirects.
             headers: of each request.
             private: further headers, which only the origin of `url` gets.
             sink: as of `exchange`.

@@ -25,8 +25,8 @@ def at_once(
     and progress is not reported.
 
     Args:
-        function: what is done. The first error in the order of the items is raised as soon as what has begun is over;
-            the others are left out.
+        function: called with each item. The first error in the order of the items is raised as soon as all calls that
+            have begun are over; the others are left out.
         items: asked for all at first, by the caller's thread.
         limit: at most so many at the same time.
         within: entered while threads run, and left before they are waited for: it can tell them to hurry.

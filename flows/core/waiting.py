@@ -79,7 +79,7 @@ def forever(task: Callable[[], None], failed: Callable[[Exception], None], *, pa
     """Do a task again and again; never returns. One that fails is left alone for longer each time, a second at least.
 
     Args:
-        task: what is done.
+        task: called again and again.
         failed: is told of a failure.
         pause: seconds after a task that was done.
         longest: seconds after one that has failed, at most.

@@ -1,7 +1,7 @@
 """The gateway in front of sessions: configurable-http-proxy, spoken to over its API.
 
-A session never waits for its gateway: what can't be told now is told by the waiting page, as soon as there is a gateway
-to tell.
+A session never waits for its gateway: routes that can't be set now are set by the waiting page, as soon as there is a
+gateway.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Facts:
         boot: the boot that it holds for.
         asked: the settings and the programs (path, size, time of change) that it holds for.
         runtime: OCI runtime that works, `crun` or `runc`.
-        cgroup_manager: what works with it, `systemd` or `cgroupfs`.
+        cgroup_manager: the manager of cgroups that works with it, `systemd` or `cgroupfs`.
         isolation: `chroot` or `oci`, for buildah.
         open_files: hard limit of a process that root starts.
         processes: the same for its number of processes.
@@ -240,7 +240,7 @@ def _find_out(settings: Settings, boot: str, asked: str) -> Facts:
     with trial_tree(settings) as tree:
 
         def start(choice: tuple[str, str], network: str = "none", more: Sequence[str] = ()) -> None:
-            # All that a session asks for: what isn't tried here fails on a person later.
+            # All that a session asks for: a program that isn't tried here fails on a person later.
             options = ["--rm", "--init", "--network", network, "--cap-drop", "all", "--pids-limit", "64"]
             hardening = ["--security-opt", "no-new-privileges", "--rootfs", str(tree)]
             call = [*_podman(settings, *choice), "run", *options, *limits, *more, *hardening]

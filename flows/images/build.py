@@ -148,7 +148,7 @@ class Builder:
         """The plan of a build of these stages; nothing is started for it.
 
         Args:
-            graph: what is wanted.
+            graph: the stages to build.
             thorough: also look whether the registry still has all blobs of what would be reused.
         """
         latest = self._ledger.latest([stage.name for stage in graph.everything()])

@@ -58,7 +58,7 @@ class Login:
 
         Args:
             challenge: its header `WWW-Authenticate`.
-            kind: what it is needed for.
+            kind: the kind of access.
             ask: gets the content of an address, with these headers; empty if it isn't to be had.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The plan of a build, stage by stage, with reasons. Pure: what is there is asked through functions.
+"""The plan of a build, stage by stage, with reasons. Pure: the registry's content is asked through functions.
 
 A stage whose parent is built anew has no key yet, because the key has the parent's digest in it: it waits, and if the
 parent comes out as it was, it is found again.
@@ -42,12 +42,12 @@ class Step:
 
     Attributes:
         stage: its name.
-        action: what is done.
+        action: the action.
         reason: why; empty where it is reused.
         changes: the inputs that it has otherwise than its last build.
         key: its key; none as long as its parent's digest isn't known.
         layer: the key of a closed stage's layer, which is known all the same.
-        digest: what is reused.
+        digest: of the stage that is reused.
         seconds: how long building it took the last time, or is thought to take; 0 where it is reused.
     """
 
@@ -83,7 +83,7 @@ def make(
     """Plan all stages of a graph.
 
     Args:
-        graph: what is wanted.
+        graph: the stages to have.
         inputs: a stage and its parent's digest → its inputs.
         layer_key: a stage and the key of the layer below → the key of its own layer.
         find: keys → the digests of those that are in the registry; asked once a level of the graph.

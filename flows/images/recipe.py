@@ -57,7 +57,7 @@ class Assembler:
         catalog: where the recipes come from.
         resolve: gives the exact system packages of a base as `name=version`. Where a bundle has system packages, it is
             asked again with a base that has these as well.
-        installer: what installs Python packages, `uv` or `pip`.
+        installer: the installer of Python packages, `uv` or `pip`.
         templates: the catalog's templates, where they are read already.
     """
 
@@ -347,7 +347,7 @@ class Assembler:
         ground = self.foundation(profile.base, profile.python).name
 
         def make(name: str) -> Stage:
-            # The bundle's own, too: what is built may be linked with them.
+            # The bundle's own, too: programs that are built may be linked with them.
             system = self._beyond(base, (*bundle.packages, *bundle.compilers))
             tools = self._requirements(profile, BUILDER)
             snippets = [self._path(folder / "builder" / "builder.snippet.j2") for folder in lineage(bundle)]

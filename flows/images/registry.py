@@ -65,7 +65,7 @@ class Registry(Blobs):
 
     Args:
         settings: where it is, and who we are there.
-        seconds: what a question may take as a whole; one that carries a blob may take longer.
+        seconds: the most that a request may take as a whole; one that carries a blob may take longer.
         repository: the one of a person's own images; empty: that of the settings. The stages are those of all.
     """
 
@@ -92,7 +92,7 @@ class Registry(Blobs):
     def find(self, repository: str, reference: str, *, recall: bool = False) -> Manifest | None:
         """The manifest that a tag or digest names; none if the registry has it not.
 
-        With `recall` it isn't asked for one that it had before, and may have lost since: what it says is the same.
+        With `recall` it isn't asked for one that it had before, and may have lost since: its content is the same.
         """
         if recall and (kept := self._manifests.get(repository, reference)):
             return kept

@@ -54,13 +54,13 @@ class Blobs(RegistryConnection):
         return answer.content
 
     def lost(self, repository: str, digest: str) -> RegistryError:
-        """The error for a blob that isn't given: what a build looks for by HEAD it would never build again."""
+        """The error for a blob that isn't given: a build that looks for it by HEAD would never build it again."""
         if not self.has_blob(repository, digest):
             return BlobLost(self.host, repository, digest)
         again = "`refit down` and `refit up`" if self._embedded else "its owner restarts it"
         return RegistryError(
             f"The registry {self.host} says that it has {digest} of {repository}, and doesn't give it.",
-            why="It answers 200 to HEAD and 404 to GET: what it remembers isn't what its storage has.",
+            why="It answers 200 to HEAD and 404 to GET: its index and its storage differ.",
             hint=f"let it forget that ({again}), then run `refit build`: it builds again what is not whole.",
         )
 
@@ -124,7 +124,7 @@ class Blobs(RegistryConnection):
         target.seek(0)
 
     def see_where_uploads_go(self, repository: str) -> None:
-        """Begin an upload and give it up: what pushes by itself sends the password to wherever the registry says.
+        """Begin an upload and give it up: a library would send the password to wherever the registry says.
 
         Raises:
             RegistryError: that is another address.

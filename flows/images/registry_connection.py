@@ -1,4 +1,4 @@
-"""A connection to an image registry: who we are there, patience with one that is busy, errors that say what to do."""
+"""A connection to an image registry: the login, patience with one that is busy, errors that say what to do."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RegistryConnection:
 
     Args:
         settings: where it is, and who we are there.
-        seconds: what a question may take as a whole; one that carries a blob may take longer.
+        seconds: the most that a request may take as a whole; one that carries a blob may take longer.
     """
 
     def __init__(self, settings: Settings, *, seconds: float = QUESTION_SECONDS) -> None:
@@ -120,7 +120,7 @@ class RegistryConnection:
             address: the whole address, at the registry's own origin.
             size: bytes that the answer may have.
             headers: of the request.
-            content: what is sent.
+            content: the body of the request.
             once: not patiently: the caller begins anew where a connection breaks (see `patiently`).
 
         Raises:
@@ -264,7 +264,7 @@ class RegistryConnection:
         raise self._silent(f"Asked {ATTEMPTS} times: {problem}") from None
 
     def _own(self, answer: Answer, address: str, what: str) -> httpx.URL:
-        """An address that the registry names and that has to be its own: what goes there has the login with it."""
+        """An address that the registry names and that has to be its own: requests there have the login with them."""
         try:
             url = outside.joined(answer.url, address)
         except outside.Astray as error:

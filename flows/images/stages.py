@@ -54,7 +54,7 @@ class Stage:
         system: exact system packages as `name=version`, sorted.
         requirements: lines of the Python lock, with hashes.
         suite: the distribution's release that its system packages come from, e.g. `bookworm`; empty without any.
-        family: what sort of packages these are, `deb` or `rpm`.
+        family: the format of these packages, `deb` or `rpm`.
         image: the public image that a base stands on, by digest; empty: on none.
         abi: all that a closed stage depends on of what is below it: name → version, e.g. `python` → `3.11`.
         writes: the folders that a closed stage's programs may write to.
@@ -158,10 +158,10 @@ def _confined(stage: Stage, owner: str) -> Stage:
 
 
 def inputs(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) -> Inputs:
-    """Everything that goes into a stage: what its key is the hash of, and what a changed key is explained by.
+    """Everything that goes into a stage: its key is the hash of that, and a changed key is explained by it.
 
     Args:
-        stage: what is built.
+        stage: the stage to build.
         parent_digest: `sha256:…` of the parent's manifest in the registry; none for a base. Wheels don't depend on it.
         tools: program → version, for the programs whose version can change the output.
     """
@@ -188,7 +188,7 @@ def layer_key(stage: Stage, below: str | None, tools: Mapping[str, str]) -> str 
     """The key of a closed stage's layer, which is the same on every parent; none for other stages.
 
     Args:
-        stage: what is built.
+        stage: the stage to build.
         below: the key of the parent's layer, if that is closed too. Programs may find in their folders what it left.
         tools: as in `inputs`.
     """

@@ -28,7 +28,7 @@ class Login:
     """A person who was let in, and for which sessions.
 
     Attributes:
-        person: who it is, by their key.
+        person: the person with that key.
         fingerprint: of that key.
         sessions: those that they may be led to, as of the login.
     """
@@ -62,7 +62,7 @@ def why_to_end(
     """Why a connection has to end now; none: it may go on.
 
     Args:
-        login: what was let in.
+        login: the login that opened it.
         owner: the person whose its key is now; empty: nobody's.
         usable: the sessions that this person may use now.
         sessions: all that there are. To lose one that is gone ends nothing but what leads there.

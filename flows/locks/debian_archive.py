@@ -113,7 +113,7 @@ def download(client: Client, url: str, digest: str = "", bounds: Bounds = _LIST_
 
 
 def packages(client: Client, release: Release, folder: Path) -> Stanzas:
-    """The packages of a suite, from `folder`: what was downloaded once is kept there under its digest, unpacked.
+    """The packages of a suite, from `folder`: a file that was downloaded once is kept there under its digest, unpacked.
 
     Raises:
         ArchiveError: they can't be had whole.

@@ -78,7 +78,7 @@ def lock(
     Raises:
         Mistakes: the Pipfile has mistakes.
         Unresolvable: no set of packages satisfies it, or a package has no wheel for this Python.
-        Forbidden: what came out is out of its bounds.
+        Forbidden: a version in the new lock is out of its bounds.
     """
     pipfile = read_pipfile(folder / "Pipfile")
     python, text = _resolve(pipfile, _asked(pipfile, bounds), image, settings, until)
@@ -212,7 +212,7 @@ def explain(pipfile: Pipfile, said: Sequence[str]) -> Unresolvable | None:
         )
     if conflict:
         return Unresolvable(
-            f"{pipfile.path} can't be locked: what it asks for contradicts itself.",
+            f"{pipfile.path} can't be locked: its requirements contradict each other.",
             why="\n".join(conflict),
             hint="loosen or change one of these versions in the Pipfile.",
         )

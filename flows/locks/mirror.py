@@ -27,7 +27,7 @@ def state(urls: Mapping[str, str], sign: str, settings: Settings, explain: Expla
 
     Args:
         urls: name → address of an index.
-        sign: what such an index has in it, and what a page that says something else hasn't.
+        sign: text that each such index contains, and a page that says something else doesn't.
         settings: proxy and authorities.
         explain: makes the error of why it can't be had.
 

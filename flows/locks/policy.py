@@ -28,7 +28,7 @@ class Bounds:
     """How far the packages of one lock may move.
 
     Attributes:
-        release: whose word that is.
+        release: the release that says so.
         first: category → package → version that the release began with.
         reach: package → how far it may move; the others move by patches.
         waivers: the release's exceptions.

@@ -104,7 +104,7 @@ def verify(folder: Path) -> None:
     """Check that `Pipfile.lock` was made of the Pipfile beside it, and the exports of the lock.
 
     Raises:
-        Mistakes: what doesn't match, file by file.
+        Mistakes: some of it doesn't match; all mistakes are named, file by file.
     """
     pipfile, lock = read_pipfile(folder / "Pipfile"), _read_lock(folder)
     if lock["_meta"]["hash"].get("sha256") != pipfile.digest:

@@ -37,7 +37,7 @@ def read(bundles: Iterable[Path], pipfile: Path, packages: Mapping[str, Collecti
         packages: category → packages that their Pipfiles ask for.
 
     Raises:
-        Mistakes: what these files say can't be done.
+        Mistakes: these files ask for something impossible.
     """
     files = [file for bundle in bundles if (file := sources_file(bundle)).exists()]
     sources: dict[NormalizedName, tuple[Path, int]] = {}

@@ -18,7 +18,7 @@ class _Family:
     """How the packages of a family of distributions are resolved.
 
     Attributes:
-        state: what the mirror has now; as long as this stays, so does what it is resolved to.
+        state: the state of the mirror now; as long as it stays, so do the resolved versions.
         simulate: all packages that a base's own packages bring, as `name=version`, sorted.
         sources: the files by which an image knows its mirrors: path in the build context → content.
     """

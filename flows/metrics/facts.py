@@ -52,8 +52,8 @@ class SessionFact:
     """A session.
 
     Attributes:
-        profile, release, image: what it is on, the image by its digest.
-        state: what the engine says; `missing`: it has no container.
+        profile, release, image: its profile, release and image, the image by its digest.
+        state: the state of its container; `missing`: it has none.
         should_run: it ought to run.
         behind: there is a newer image for it; none: nobody knows.
         overdue: its deadline has passed.
@@ -81,7 +81,7 @@ class Facts:
         downtimes: seconds for which each session that was stopped was away.
         stages: `built`, `grafted` or `reused` → how many stages of all runs.
         services: name → whether it answers.
-        runs: what the Prefect server knows of them.
+        runs: counted by the Prefect server.
     """
 
     sessions: Sequence[SessionFact] = ()

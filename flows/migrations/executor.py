@@ -99,10 +99,10 @@ class MoveExecutor:
 
         Args:
             decision: the line of the plan.
-            packages: what changes between the images, in words.
-            becomes: what else than its image is another one afterwards: its profile, for instance.
+            packages: the changes between the images, in words.
+            becomes: gives it other attributes besides its image, its profile for instance.
             back_to: id of the snapshot to which the home goes back; empty: it stays as it is.
-            by: the person who wants it; empty: who has typed the command.
+            by: the person who wants it; empty: the person who typed the command.
 
         Raises:
             NotPublished: the new image doesn't count; nothing was begun.

@@ -7,7 +7,7 @@ recovery is not a special case. A step is made so that doing it again ends in th
 
 After any failure before the commit, the move is undone in reverse order, for the steps that have an intent in the
 journal. The old container is proven before anything of the new one is removed. After the commit only the cleaning is
-left. A session in which the last look finds work is deferred: what was staged goes, and nothing of the session was
+left. A session in which the last look finds work is deferred: the staged container goes, and nothing of the session was
 touched.
 
 A rollback is a move, too: between the snapshot of the home as it is and the start of the new container, the home
@@ -65,15 +65,15 @@ _GIVEN_UP = {Phase.failed: State.rolled_back, Phase.skipped: State.skipped, Phas
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the journal: what became of a step or of an undo, or that the move was reopened.
+    """One line of the journal: a step or an undo that begins or has ended, or a move that was reopened.
 
     Attributes:
         step: name of the step, or of what undoes it.
-        phase: what became of it.
+        phase: the state of the step after it.
         note: more of that, for people; nothing is decided by it.
         at: when it was written.
-        code: what later decisions rest on; none: nothing.
-        data: what later steps need of it, as JSON; empty: nothing.
+        code: a fact for later decisions; none: there is none.
+        data: its results for later steps, as JSON; empty: there are none.
     """
 
     step: str
@@ -271,7 +271,7 @@ class Move:
         id: the session's name, the new generation, and something unique.
         before: the session as it was, with its old image.
         after: the session as it shall be: another image, the next generation.
-        packages: what changes, in words.
+        packages: the changes, in words.
         state: where the move was when it was read.
         reason: why it ended as it did, in words.
         code: of that, what decisions about other moves rest on; none: nothing.

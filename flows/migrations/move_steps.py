@@ -77,8 +77,8 @@ class Step:
     Attributes:
         name: its name.
         reaches: the state that it leads to.
-        undo: what undoes it; none: there is nothing to undo.
-        codes: what the lines of its success, and of its undo's, may say for later decisions.
+        undo: the step that undoes it; none: there is nothing to undo.
+        codes: the facts for later decisions that the lines of its success, and of its undo's, may have.
     """
 
     name: StepName

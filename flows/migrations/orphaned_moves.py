@@ -52,7 +52,7 @@ def end_abandoned(journal: Journal, carrier: Callable[[], MoveExecutor], at: dat
 
 
 class IngressReopener:
-    """Opens such sessions again, each once: what comes of their moves is left to the next run."""
+    """Opens such sessions again, each once: the end of their moves is left to the next run."""
 
     def __init__(self, sessions: Sessions, journal: Journal) -> None:
         self._sessions, self._journal = sessions, journal

@@ -37,13 +37,13 @@ class Result:
         session: its name.
         old: digest of the image that it had.
         new: digest of the image that it was to get.
-        packages: what that changes, in words.
+        packages: the changes by that, in words.
         downtime: seconds from the request to stop until its IDE answered again; none if it was not stopped.
         state: how its move ended; `skipped` also where there was none.
         reason: why it did not move; empty if it did.
-        error: what kept its move from being tried; empty if nothing did.
+        error: why its move wasn't tried; empty: it was.
         damaged: it could not be undone, or the home isn't as it was.
-        put_off: what went wrong says nothing of the new image; it is tried again.
+        put_off: whether it is tried again, for its failure says nothing of the new image.
     """
 
     session: str

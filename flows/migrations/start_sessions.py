@@ -137,7 +137,7 @@ def start_all(settings: Settings) -> Mapping[str, str]:
     They go side by side, each for itself: a move that was cut short has the say of its session, and of no other.
 
     Returns:
-        what keeps a session from it, by its name.
+        Why a session can't be started, by its name.
     """
     carrier = MoveExecutor.open(settings)
     moves = {move.before.name for move in carrier.journal.unfinished()}

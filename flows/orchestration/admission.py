@@ -35,7 +35,7 @@ class Share:
     """The part that a run builds, and why it leaves out the rest.
 
     Attributes:
-        profiles: what is built.
+        profiles: those that are built.
         left: operating system → why nothing is built for it.
     """
 
@@ -105,7 +105,7 @@ def closed(
     """Operating system → why nothing is to be built for it now.
 
     Args:
-        bases: what is to be built.
+        bases: the operating systems to build for.
         pools: system → its work pool.
         settings: whether this machine builds, or several do.
         builders: system → the machines that can build for it, where several do.
@@ -160,7 +160,7 @@ def _hand_over(deployment: str, parameters: Mapping[str, object]) -> None:
 
 
 def _mark(systems: Iterable[str]) -> None:
-    """Say which operating systems the current run builds for: who drains one of them waits for it."""
+    """Say which operating systems the current run builds for: a person who drains one of them waits for it."""
     run = UUID(str(runtime.flow_run.id))
     with get_client(sync_client=True) as client:
         others = [tag for tag in client.read_flow_run(run).tags if not tag.startswith(f"{POOL}-")]

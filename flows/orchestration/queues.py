@@ -116,7 +116,7 @@ def obstacle(system: str, template: Mapping[str, Any], settings: Settings) -> st
 
     Args:
         system: its name.
-        template: what its pool says.
+        template: the job template of its pool.
         settings: `build_targets` are the only systems that this machine shall build for, `capabilities` what it has.
     """
     try:

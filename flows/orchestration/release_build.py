@@ -58,7 +58,7 @@ def build_release(release: str, share: Share, recipes: Catalog, run: Run, *, sho
 
     Args:
         release: its name.
-        share: what of it is built here.
+        share: the part that is built here.
         recipes: the catalog that the release is of.
         run: with which registry, for which date.
         show_unchanged: draw a plan that has nothing to do, too.

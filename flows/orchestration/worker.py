@@ -1,10 +1,10 @@
 """The worker: takes runs from the pool of all work, and from those of the operating systems that it can build for.
 
-In the pool of all work, each machine has a queue of its own as well: what lies there is for this machine alone.
+In the pool of all work, each machine has a queue of its own as well: runs there are for this machine alone.
 
 It is a program of its own and not `prefect worker start`, which would be a process of 140 MB for each of the pools, and
-would run whatever a deployment says. This one runs Refit's own flows alone, each as `orchestration.attempt`: what a
-deployment, a run or a pool brings along is refused or left unread, by whomever it was written.
+would run whatever a deployment says. This one runs Refit's own flows alone, each as `orchestration.attempt`: code
+that a deployment, a run or a pool brings along is refused or left unread, by whomever it was written.
 """
 
 import asyncio

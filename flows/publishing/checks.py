@@ -124,9 +124,9 @@ def run(
 
     Args:
         image: `docker://host/repository@sha256:…`.
-        content: its content digest: what passed once with the same content isn't done again.
+        content: its content digest; checks that passed once with the same content aren't run again.
         access: how its IDE is reached.
-        distributions: what people ask of it by name, and have to be able to import.
+        distributions: packages that people ask for by name, and have to be able to import.
         settings: limits, storage, runtime, and the secrets that may not be inside.
         vouched: an operator's recipe made it. An image of a person's own has no network here, so that its IDE isn't
             asked for its page, and it is told no secret to look for: its own programs would hear it.
@@ -185,7 +185,7 @@ def in_config(config: Mapping[str, Any], values: Mapping[str, str]) -> list[str]
 
     Args:
         config: as the OCI image spec has it: `config.Env`, `history`.
-        values: what → the secret itself.
+        values: its description → the secret itself.
     """
     variables = [variable.partition("=") for variable in config.get("config", {}).get("Env") or ()]
     steps = [str(step.get("created_by", "")) for step in config.get("history") or ()]

@@ -48,7 +48,7 @@ class Comparison:
     Attributes:
         old: digest of the older.
         new: digest of the newer.
-        packages: what differs between their packages.
+        packages: the differences between their packages.
         layers: how many layers the newer has.
         layers_shared: how many of these the older has, too.
         bytes_shared: how many bytes (compressed) these are.

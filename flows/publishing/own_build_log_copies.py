@@ -39,7 +39,7 @@ def followed(database: Engine, owner: str, bundle: str, machine: str, log: Path,
 
     Args:
         database: Refit's.
-        owner: whose bundle it is.
+        owner: the owner of the bundle.
         bundle: that is built.
         machine: name of this machine.
         log: the file.

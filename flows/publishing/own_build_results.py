@@ -43,8 +43,8 @@ class Result:
     """How a build ended.
 
     Attributes:
-        bundle: that was built.
-        owner: whose it is.
+        bundle: the bundle that was built.
+        owner: its owner.
         outcome: how it ended.
         at: when (UTC).
         problem: why it failed; empty: it didn't.

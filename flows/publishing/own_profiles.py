@@ -239,9 +239,9 @@ class OwnProfiles:
 
         Args:
             name: of the bundle or the profile.
-            owner: whose it is.
-            groups: whose members may start it.
-            people: who may start it.
+            owner: the owner of the profile.
+            groups: the groups whose members may start it.
+            people: the people who may start it.
             vouched: those of the groups whose offer doesn't end when its owner leaves them.
 
         Raises:

@@ -46,10 +46,10 @@ def predicate(profile: Profile, stages: Iterable[Stage], made: Iterable[Made], r
     """How an image was made, as SLSA v1: what was asked, what went in, stage by stage.
 
     Args:
-        profile: what was asked for.
+        profile: the profile that was asked for.
         stages: those of its image.
         made: how each of them came about, base first.
-        run: what names this run; nothing else in it is of one run alone but `how` and `why` of the stages.
+        run: the name of this run; nothing else in it is of one run alone but `how` and `why` of the stages.
     """
     stages, made = tuple(stages), tuple(made)
     suite = suite_of(stages)

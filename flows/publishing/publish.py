@@ -138,7 +138,7 @@ def access_of(image: str, registry: Registry) -> Access | None:
     """How the IDE in the image with this digest is reached; none if there is no such image, or it doesn't say.
 
     Raises:
-        RefitError: what it says can't be understood.
+        RefitError: its description can't be understood.
     """
     manifest = registry.find(registry.repository, image)
     config = registry.config(registry.repository, manifest) if manifest else {"config": {}}

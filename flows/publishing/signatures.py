@@ -136,7 +136,7 @@ class Publications:
         Args:
             image: the image.
             provenance: how it was made: an in-toto statement about it.
-            profile: whose image it is.
+            profile: the profile of the image.
             release: of which release.
 
         Raises:

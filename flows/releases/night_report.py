@@ -20,9 +20,9 @@ class LockNews:
     """The outcome for a lock that could have moved.
 
     Attributes:
-        bundle, python: whose lock it is.
-        why: what made it be made again.
-        change: what moved, in words; empty: nothing.
+        bundle, python: the bundle that it locks, and for which Python.
+        why: the reason to make it again.
+        change: the versions that moved, in words; empty: none.
         problem: why it couldn't be made, so that the last one stays; empty: it was.
         release: on whose branch it is; empty: on none.
     """
@@ -47,7 +47,7 @@ class ImageNews:
     Attributes:
         image: the new one.
         growth: bytes (compressed) that it is larger; none: there was none before.
-        packages: what changed in it, in words.
+        packages: the changes in it, in words.
         problem: why it couldn't be compared with the one before; empty: it was.
     """
 
@@ -63,7 +63,7 @@ class GraftProof:
 
     Attributes:
         stage: which.
-        differences: what came out otherwise, in words; nothing: it is the same.
+        differences: the differences, in words; none: it is the same.
         problem: why it couldn't be made again; empty: it was.
     """
 
@@ -83,9 +83,9 @@ class ReleaseNight:
         proof: one of its grafts, held against a build; none: nothing was grafted.
         problem: why it came to nothing; empty: it didn't.
         seconds: how long it took.
-        branch: what became of the commits of its branch, in a sentence; empty: nothing.
+        branch: the result of the commits of its branch, in a sentence; empty: there are none.
         unpushed: why the remote didn't take them; empty: it did, or wasn't asked.
-        by_hand: what goes into its images and no night looks for news of: a person moves it.
+        by_hand: the parts of its images whose versions no night moves: a person does.
     """
 
     release: str

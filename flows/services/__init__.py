@@ -41,7 +41,7 @@ class ServiceState:
 
     Attributes:
         name: `registry`, `prefect`, `worker`, …
-        title: what it is called in sentences.
+        title: its name in sentences.
         running: its process is there.
         answering: it does its work.
         pid: of its process; none where there is none.
@@ -66,7 +66,7 @@ def up(settings: Settings, only: Collection[str] = ()) -> tuple[ServiceState, ..
     """Start what doesn't run, and start anew what runs with other settings; a service waits for the one before it.
 
     Args:
-        settings: what they are made from.
+        settings: of the services.
         only: names of services; the others are left as they are.
 
     Raises:

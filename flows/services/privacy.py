@@ -1,4 +1,4 @@
-"""The home of Refit is its owner's alone: who works when, on what, and the keys to all sessions are in it."""
+"""The home of Refit is its owner's alone: it has the keys to all sessions, and records of who works when, on what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking Refit off a machine: what it made, and nothing else."""
+"""Taking Refit off a machine: everything that it made, and nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Part:
 
     Attributes:
         name: `services`, `containers`, `database` or `homes`.
-        what: what it is, in words.
+        what: its description, in words.
         paths: the files and folders that are there, all made by Refit.
     """
 
@@ -57,7 +57,7 @@ def reset(settings: Settings, names: Collection[str], begins: Callable[[Part], o
     """Remove the parts with these names. Services are ended first; mounts are unmounted, never descended into.
 
     Args:
-        settings: whose home it is.
+        settings: those with the home to remove.
         names: of parts.
         begins: is told of each part before it is removed, which may take minutes.
 

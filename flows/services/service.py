@@ -25,7 +25,7 @@ class Service:
 
     Attributes:
         name: `registry`, `prefect` or `worker`.
-        title: what it is called in sentences.
+        title: its name in sentences.
         argv: its program; no two services of a machine have the same.
         environment: variables that make it what it is; secrets are among them.
         inherited: variables of the shell that it is started from.
@@ -36,11 +36,11 @@ class Service:
         healthy: reads the answer of `health`.
         login: user and password for `health`.
         after: names of the services that it needs.
-        address, port, setting: what it listens on, and the setting that moves it.
+        address, port, setting: where it listens, and the setting that moves it.
         url: where a person or a program reaches it.
-        files: what it reads: path → content.
+        files: the files that it reads, path → content.
         passing: names of variables whose change is no reason to start it anew.
-        install: what its program is made of, as one that is called in `folder` once `files` are there.
+        install: the program that installs it; called in `folder` once `files` are there.
     """
 
     name: str

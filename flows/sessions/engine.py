@@ -13,7 +13,7 @@ from flows.sessions.model import Container, Session, Volume
 
 
 class Engine(Protocol):
-    """Where sessions run. Every verb can be repeated: what is done already is no error.
+    """Where sessions run. Every verb can be repeated: work that is done already is no error.
 
     Failures that a person can mend are `RefitError`.
     """
@@ -219,7 +219,7 @@ class Homes(Protocol):
         `folder`.
 
         Args:
-            session: whose home and volumes.
+            session: the session with the home and volumes.
             folder: where the copy of the home goes, if nothing better is to be had; volumes go beside it.
             most: bytes that all copies may take, if they can't share them with what is there.
 
@@ -237,7 +237,7 @@ class Homes(Protocol):
         """Let the next verbs about a snapshot be quick, until `release`: a move is about to stop the session.
 
         Args:
-            session: whose home and volumes.
+            session: the session with the home and volumes.
             id: the snapshot, which isn't there yet.
             others: snapshots that are there, and are needed as well.
         """
@@ -263,9 +263,9 @@ class Homes(Protocol):
         """The differences between the snapshot and home and volumes, each in words; empty: none.
 
         Args:
-            session: whose home and volumes.
+            session: the session with the home and volumes.
             id: the snapshot.
-            except_paths: what may differ in the home: patterns of rsync, from the top of it.
+            except_paths: paths that may differ in the home, as patterns of rsync, from the top of it.
             at_a_glance: somebody waits: files of the same size and time count as the same.
 
         Raises:
@@ -283,11 +283,11 @@ class Homes(Protocol):
         """Let single files and folders be what they are in a snapshot, while the session runs or not.
 
         Args:
-            session: whose home and volumes.
+            session: the session with the home and volumes.
             id: the snapshot.
             paths: as the session sees them, or from the top of its home.
             to: a new folder in the home for them; empty: into place.
-            suffix: what is appended to the names of files that are overwritten; empty: they go.
+            suffix: appended to the names of files that are overwritten; empty: they go.
 
         Raises:
             RefitError: one isn't in the snapshot, or `to` can't be made: nothing was brought.

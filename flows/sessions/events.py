@@ -45,13 +45,13 @@ class Event:
     Attributes:
         number: 1, 2, …, without a gap.
         at: when.
-        kind: what it tells.
+        kind: the kind of event.
         session: whom it is about; empty: a rollout.
         image: the digest that a session was to move to.
-        by: who did it.
+        by: the person who did it.
         what: more of it, for people; nothing is decided by it.
         digest: of all this and of the digest before.
-        data: what later decisions rest on, as plain JSON: texts, numbers, yes and no.
+        data: facts for later decisions, as plain JSON: texts, numbers, yes and no.
     """
 
     number: int

@@ -77,7 +77,7 @@ class Volume:
 
 @dataclass(frozen=True)
 class Session:
-    """One developer's environment: what is needed to make its container anew, at any time.
+    """One developer's environment: all facts needed to make its container anew, at any time.
 
     Attributes:
         name: `[a-z][a-z0-9-]*`, at most 40 characters.
@@ -89,7 +89,7 @@ class Session:
         token_file: file on the host that holds the token (never the token itself: this is written to labels).
         generation: counts containers of this session; the next move creates generation + 1.
         late_home: its container has a slot, into which the home is bound (`slot`); else the home is mounted in it.
-        volumes: what it has beside its home.
+        volumes: its volumes beside its home.
         gpus: how many GPUs it wants while it runs.
         devices: the names of those that it has, or had last.
         memory: bytes that it may take; 0: as the machine lets.

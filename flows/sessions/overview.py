@@ -1,4 +1,4 @@
-"""All sessions at a glance: what is on record, what the engine says, and where people find them; nothing is changed."""
+"""All sessions at a glance: their records, their states by the engine, and their addresses; nothing is changed."""
 
 from __future__ import annotations
 

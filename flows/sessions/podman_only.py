@@ -22,8 +22,8 @@ def only_on_podman(settings: Settings, thing: str, instead: str = "") -> None:
 
     Args:
         settings: they say where sessions run.
-        thing: what was wanted, as the begin of a sentence.
-        instead: what to do; empty: use Podman.
+        thing: the feature, as the beginning of a sentence.
+        instead: the hint; empty: use Podman.
 
     Raises:
         NotOnKubernetes: they run there.

@@ -21,12 +21,12 @@ class UpdatePreferences:
         until: a pin's end (the first day on which it may move), or the last day before it is forced; on the owner's
             calendar.
         snoozed_until: not before.
-        time_zone: whose clock hours and days are read on; empty: the policy's.
+        time_zone: the time zone of hours and days; empty: the policy's.
         quiet: hours in which it is left alone, besides those of the policy.
         volunteer: it is among the first.
         agreed: digest of the image that the owner has agreed to move to now, busy or not; empty: none.
         replay: system packages that were installed by hand are installed in its new image, too.
-        owner: whose it is, if that is known: who has several wants to lose one at a time.
+        owner: its owner, if known: people with several sessions want to lose one at a time.
     """
 
     mode: Mode | None = None

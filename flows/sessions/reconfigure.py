@@ -46,7 +46,7 @@ def install_packages(sessions: Sessions, settings: Settings, name: str, names: S
         settings: those in force.
         name: the session.
         names: of packages; none: those that are on record.
-        by: who wants it.
+        by: the person who wants it.
 
     Raises:
         UnknownName: there is no such session.

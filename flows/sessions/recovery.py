@@ -15,7 +15,7 @@ from flows.core.errors import RefitError
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session, nearest_legal
 
-# Seconds: what only waits for a home has nothing to save.
+# Seconds: a container that only waits for a home has nothing to save.
 _GRACE = 1.0
 
 

@@ -125,7 +125,7 @@ class Store:
             Exhausted: no uid is left.
         """
         for _ in range(_ATTEMPTS):
-            # Uniqueness is the database's to guard: who chose a number that another run took meanwhile looks again.
+            # Uniqueness is the database's to guard: a run whose number another run took meanwhile looks again.
             with suppress(IntegrityError):
                 return write_rows(self._database, lambda rows: _add(rows, name, make, uids, avoid, owner))
         raise RefitError(f"Other runs kept taking the uids for {name!r}.", hint="try again.")

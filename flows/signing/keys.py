@@ -104,7 +104,7 @@ class Keys:
         return file
 
     def _remember(self, key: Key) -> None:
-        """Keep the public half of a key that signs: what it has signed counts as long as this file is there."""
+        """Keep the public half of a key that signs: its signatures count as long as this file is there."""
         file = self._folder / f"{key.keyid[:16]}{_PUBLIC}"
         if not file.exists():
             write_whole(file, pem_of(key))

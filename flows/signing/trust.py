@@ -53,7 +53,7 @@ class Signed:
         kind: the statement's predicate type.
         subject: digest of what it is about.
         name: how that is called there.
-        predicate: what is said of it.
+        predicate: the content of the statement.
         key: id of the key.
     """
 

@@ -58,7 +58,7 @@ class AwayStatus:
         session: its name.
         why: in one word.
         headline: in one line.
-        text: what happens next, and what the person can do.
+        text: the next event, and the person's choices.
         since: since when it is away, where that is known.
         expected: seconds that it is away altogether, where that is known.
         again: seconds after which to ask again.

@@ -171,7 +171,7 @@ def test_nothing_runs_on_any_machine_when_the_run_has_ended(
 
 @pytest.mark.long
 def test_a_builder_that_is_told_to_end_leaves_its_stage_to_others(pair: tuple[Settings, Settings]) -> None:
-    """It is cancelled in Prefect: what its programs were at has not failed."""
+    """It is cancelled in Prefect: its programs have not failed."""
     nap, (one, two) = nap_of(2), pair
     graph = graph_of(tiny.root(), tiny.on("root", "slow", nap))
 

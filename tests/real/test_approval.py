@@ -75,7 +75,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
             subprocess.run([sys.executable, "-c", code], env=mine, check=True)
             said = services.prefect_environment(sessions.settings)
             told = {PREFECT_API_URL: said["PREFECT_API_URL"], PREFECT_API_AUTH_STRING: said["PREFECT_API_AUTH_STRING"]}
-            # The threads of moves don't see these settings: what they log would start a server of its own.
+            # The threads of moves don't see these settings: their logs would start a server of their own.
             logging.disable(logging.INFO)
             with temporary_settings(told), prefect_client(sessions.settings) as client:
                 yield Waiting(sessions, client)

@@ -1,4 +1,4 @@
-"""Pruning a real registry: what goes is gone from the disk, what stays is whole, and a kill in between does no harm."""
+"""Pruning a real registry: removed images leave the disk, the others are whole, and a kill in between does no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script of a slot, in a namespace of its own as in a Pod: what it stops has ended, and it can begin anew."""
+"""The script of a slot, in a namespace of its own as in a Pod: a stopped program has ended, and can begin anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls in a child with limits: what takes all memory, all time, or the whole process with it fails one test alone."""
+"""Calls in a child with limits: all memory, all time or the whole process may go, and one test fails."""
 
 from __future__ import annotations
 

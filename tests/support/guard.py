@@ -23,7 +23,7 @@ def guard(home: str) -> None:
     """Start the guard of this process, whose PREFECT_HOME is `home`; the folder goes, too."""
     opened = os.pidfd_open(os.getpid())
     argv = [sys.executable, "-I", __file__, str(opened), home]
-    # With a session of its own: what ends all processes of this one must not end it.
+    # With a session of its own: the end of all processes of this one must not end it.
     subprocess.Popen(argv, pass_fds=[opened], start_new_session=True, env={}, stdin=subprocess.DEVNULL, cwd="/")
     os.close(opened)
 

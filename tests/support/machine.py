@@ -137,7 +137,7 @@ def is_ours(settings: Settings) -> bool:
 
 
 def sign_as_all_tests(settings: Settings) -> None:
-    """Give a home the key of all tests: what one of them has made counts for the others."""
+    """Give a home the key of all tests: artifacts of one of them count for the others."""
     private = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"the key of all tests").digest())
     write_whole(settings.folder("keys") / "signing.pem", CryptoSigner(private).private_bytes, private=True)
 
@@ -172,7 +172,7 @@ def another_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regis
 def _first_image(temporary: Path) -> Path:
     """The registry's folder with the stages of FIRST: made once for all processes, by the one that wants it first.
 
-    A person who tests again and again names a folder in REFIT_TEST_IMAGES: what has not changed since is found there.
+    A person who tests again and again names a folder in REFIT_TEST_IMAGES, which keeps stages that have not changed.
     """
     run = temporary.parent if "PYTEST_XDIST_WORKER" in os.environ else temporary
     images, making = run / "first-image", Path(os.environ.get("REFIT_TEST_IMAGES") or run / "making")

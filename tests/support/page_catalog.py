@@ -1,4 +1,4 @@
-"""A catalog with one bundle and an IDE that is a page: what is locked and built in a moment."""
+"""A catalog with one bundle and an IDE that is a page, locked and built in a moment."""
 
 from __future__ import annotations
 

@@ -30,5 +30,5 @@ def _to_the_end(work: Callable[[], object]) -> NoReturn:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        # Not Python's own end: what Prefect leaves for that, wherever a flow has run, fails in a fork, without a word.
+        # Not Python's own end: Prefect's handlers for that, wherever a flow has run, fail in a fork, without a word.
         os._exit(code if isinstance(code, int) else 1)

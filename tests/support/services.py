@@ -20,7 +20,7 @@ from tests.support.prefect_api import cancel_run, start_run
 from tests.support.waiting import PATIENCE
 
 TRIAL = "trial/refit"
-ENDLESS = 10 * PATIENCE  # seconds: what is gone before was ended
+ENDLESS = 10 * PATIENCE  # seconds: a process that is gone before was ended
 DEPLOY = """
 import os
 from flows import services

@@ -1,4 +1,4 @@
-"""Nights in which something goes wrong outside of any build: what failed is told, and nothing else is lost."""
+"""Nights in which something goes wrong outside of any build: the failure is told, and nothing else is lost."""
 
 from __future__ import annotations
 

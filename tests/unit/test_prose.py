@@ -1,6 +1,7 @@
 """The language of docs, docstrings, comments and messages: no sentence begins with Who, What or Whoever as its subject.
 
-No clause after a semicolon and no heading does either. Questions may.
+No clause after a semicolon and no heading does either, nor one after a colon that has a verb of its own beside the
+clause's. A description of an attribute, an argument or an error begins with a noun. Questions may begin with them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,18 @@ WORD = r"(?P<word>[Ww]ho|[Ww]hoever|[Ww]hose|[Ww]hat|[Ww]hatever)\b"
 # A small letter begins one after a semicolon. After a colon, "what" and "who" may be indirect questions.
 SENTENCE = r"""\A\s*|[.!?:;|…]\s+|\n[ \t]*\n\s*|\n[ \t]*(?:[*+-]|\d+\.|#+)[ ]|\*\*|[*|][ ]|[("“`•]"""
 BEGINNING = re.compile(rf"(?:(?:{SENTENCE})(?=W)|;\s+|:\s+(?=wh\w+ever)){WORD}")
+# After a colon, an indirect question has one verb before it ends or a comma comes; with a second one the clause is the
+# subject of a sentence. Verbs are told by these words alone: others may be nouns.
+VERB = r"""(?:(?:is|isn't|are|aren't|was|wasn't|were|has|hasn't|have|had|does|doesn't|becomes)\b
+|(?:may|can|can't|will|would|must)\ (?:not\ )?(?!not\b)\w+)"""
+SUBJECT = re.compile(
+    rf""":\s+{WORD}[^,;:.?!|()—]*?\b{VERB}(?!\ (?:been|to|be)\b)
+    (?:(?!\b(?:and|or|that|which|who|what|if|while)\b)[^,;:.?!|()—])*?\b{VERB}""",
+    re.VERBOSE,
+)
+SECTION = re.compile(r"(?m)^ +(?:Args|Attributes|Raises|Returns|Yields):\n")
+DESCRIPTION = re.compile(rf"(?m)^ +[\w*., ]+: {WORD}")
+RESULT = re.compile(rf"(?m)^ +(?:Returns|Yields):\n +(?=w){WORD}(?!:)")
 END = re.compile(r"""[.!?|](?=\s|\Z|[)"*|])|\n\s*\n|\n\s*[*#-]+ """)
 OTHERS = (".png", ".json", ".lock")
 
@@ -47,6 +60,14 @@ def _of_python(text: str) -> Iterator[tuple[int, str]]:
         yield comment[0][0], "\n".join(line for _, line in comment)
 
 
+def _beginnings(path: Path, part: str) -> Iterator[re.Match[str]]:
+    yield from BEGINNING.finditer(part)
+    yield from SUBJECT.finditer(part)
+    if path.suffix == ".py" and (section := SECTION.search(part)):
+        yield from DESCRIPTION.finditer(part, section.end())
+        yield from RESULT.finditer(part)
+
+
 def sentences(path: Path) -> Iterator[tuple[int, str]]:
     """The sentences of a file that begin with one of the words, but for questions: line and text."""
     text = path.read_text()
@@ -58,7 +79,7 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
         # The marks of comments go; those of headings begin a text, as an empty line does.
         parts = iter([(1, text if path.suffix == ".md" else re.sub(r"(?m)^\s*(?:#|//|\*)+ ?", _blank, text))])
     for line, part in parts:
-        for beginning in BEGINNING.finditer(part):
+        for beginning in _beginnings(path, part):
             rest = part[beginning.start("word") :]
             end = END.search(rest)
             sentence = rest[: end.end()] if end else rest
@@ -92,6 +113,14 @@ def test_no_sentence_has_a_clause_as_its_subject() -> None:
         ("a.md", "| setting | text |\n| a | Whose clock. |\n", [2]),
         ("a.py", '"""It is; what fails\n stops. It ends: whoever asks\n is told."""\n', [1, 2]),
         ("a.py", '"""It says two things: what it is, and who made it."""\n', []),
+        ("a.py", '"""It is there: what was built once is taken again."""\n', [1]),
+        ("a.py", '"""The plan: what is there, and what has to be built."""\n', []),
+        (
+            "a.py",
+            '"""A file.\n\n    Attributes:\n        owner: whose it is.\n        size, mode: its own.\n    """\n',
+            [4],
+        ),
+        ("a.py", '"""A.\n\n    Args:\n        what: the action.\n\n    Returns:\n        what it did.\n    """\n', [7]),
         ("a.sh", "# What fails, stops.\necho\n", [1]),
     ],
 )

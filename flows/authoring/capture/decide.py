@@ -28,9 +28,9 @@ def decide(installed: Installed, given: Given, choice: Choice, files: Iterable[s
     """Decide what of a session becomes part of a bundle.
 
     Args:
-        installed: what was seen in the session.
+        installed: the installed packages and files that were seen in the session.
         given: its image and its bundle.
-        choice: what the person said.
+        choice: the person's choice.
         files: files and folders outside of the home that were made or changed by hand.
     """
     packages, left = _python(installed, given, choice)

@@ -1,4 +1,4 @@
-"""Their bases, CUDA layers and shared snippets, in whose place Refit's own are: what those may lack."""
+"""Their bases, CUDA layers and shared snippets, in whose place Refit's own are, and the things that these may lack."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Checkout:
         text = content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
         if "\ufffd" in text and b"\xef\xbf\xbd" not in content:
             line = next(number for number, each in enumerate(text.split("\n"), 1) if "\ufffd" in each)
-            self._trouble(f"{path}:{line}", "is not UTF-8: what can't be read is replaced by \ufffd")
+            self._trouble(f"{path}:{line}", "is not UTF-8: unreadable bytes are replaced by \ufffd")
         return text
 
     def content(self, path: str, limit: int = bounds.TEXT) -> bytes:

@@ -44,7 +44,7 @@ class Instruction:
         line: where it begins, from 1.
         last: the line where it ends.
         name: in capitals.
-        flags: what stands between its name and the rest, with a blank after it; empty: nothing.
+        flags: the text between its name and the rest, with a blank after it; empty: there is none.
         rest: the rest of it, with continuations joined and without comments in between.
         rows: the same as lines of the file: line and text.
         heredoc: whether it has one, whose lines are among `rows` alone.

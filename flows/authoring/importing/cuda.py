@@ -22,7 +22,7 @@ class Origin:
 
     Attributes:
         image: as FROM names it; empty: it has no FROM.
-        os, python, level: what the name of one of their bases says; empty: it isn't one of them, or it has no CUDA.
+        os, python, level: the parts of the name of one of their bases; empty: it isn't one of them, or it has no CUDA.
     """
 
     image: str = ""

@@ -38,7 +38,7 @@ def take_ides(checkout: Checkout, made: Adoption, own: Catalog) -> Iterator[tupl
             continue
         snippet = f"{place}/{theirs}.snippet"
         if name in own.ides:
-            made.note(place, f"Refit's own {name} takes its place: what was added to theirs isn't in it")
+            made.note(place, f"Refit's own {name} takes its place: additions to theirs aren't in it")
             _replaced(checkout, place, own, name, made)
         elif not instructions(checkout.text(snippet, bounds.TEMPLATE)):
             made.note(place, f"was left out: it has no {theirs}.snippet, or one without instructions")

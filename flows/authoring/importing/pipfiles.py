@@ -179,7 +179,7 @@ def _asks(row: str) -> bool:
 
 
 def _rows(text: str, version: str) -> Iterator[str]:
-    """The lines of a Pipfile, each as Refit takes it; empty: what it doesn't."""
+    """The lines of a Pipfile, each as Refit takes it; empty: it doesn't."""
     section = ""
     for line in text.split("\n"):
         if header := _SECTION.match(line):

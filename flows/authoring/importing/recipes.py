@@ -30,7 +30,7 @@ class Recipes:
         own: Refit's catalog.
         ides: their name → ours; bundles: the same.
         chosen: the level of Refit's CUDA that a person has chosen; empty: none.
-        made: what is told.
+        made: the report to which notes are added.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Recipes:
         return Recipe(name, line, level, what or _obstacle(assembler, catalog, asked, self.release))
 
     def _cuda_of(self, name: str) -> Mapping[str, str]:
-        """The versions of CUDA that a recipe has: what it installs itself, else what their layers install."""
+        """The versions of CUDA that a recipe has: those that it installs itself, else those of their layers."""
         return cuda.versions(self._checkout, self._checkout.containerfiles(f"recipes/{name}")) or self._versions
 
     def _level(self, name: str, one: ForeignTag, catalog: Catalog) -> str:

@@ -46,8 +46,8 @@ class Adoption:
         catalog: where it is.
         notes: lines of text, each with the place in the checkout that it is about; of a file not more than `OF_A_FILE`.
         unlisted: file → how many lines about it were too many.
-        recipes: what became of each of theirs.
-        incomplete: what profiles are made of, `bundle/NAME`, `bundle/NAME/py311` or `ide/NAME` by their names → the
+        recipes: the outcome for each of theirs.
+        incomplete: the parts of profiles, `bundle/NAME`, `bundle/NAME/py311` or `ide/NAME` by their names → the
             places of what it has there and lacks here.
     """
 

@@ -26,7 +26,7 @@ class Sections:
     Args:
         own: Refit's catalog.
         ides: their name → ours; bundles: the same.
-        made: what is told, and the catalog that is changed.
+        made: the report to which notes are added, and the catalog that is changed.
     """
 
     def __init__(self, own: Catalog, ides: Mapping[str, str], bundles: Mapping[str, str], made: Adoption) -> None:

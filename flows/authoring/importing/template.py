@@ -1,4 +1,4 @@
-"""A snippet of theirs as a template of Refit's: what can be carried over, and what can't. Pure."""
+"""A snippet of theirs as a template of Refit's: the parts that can be carried over, and those that can't. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Carried:
 
     Attributes:
         text: the template.
-        said: what has to be known of it, each with its line.
+        said: notes for its author, each with its line.
         lacking: why an image with it would not be what it was, each with its line; none: it would.
     """
 

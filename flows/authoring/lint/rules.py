@@ -76,7 +76,7 @@ def instructions(file: Path, text: str, *, upper: bool, shared: bool = False) ->
 
     Args:
         file: the template.
-        text: what stands in it.
+        text: its content.
         upper: whether it makes layers above a base, which would carry a copy of all files that they touch.
         shared: whether it is one of the snippets that install what was locked.
     """
@@ -91,7 +91,7 @@ def instructions(file: Path, text: str, *, upper: bool, shared: bool = False) ->
             yield Mistake(file, step.line, what, "Refit labels images itself; put other labels last")
         yield from _downloads(file, step)
         for match in _SYSTEM.finditer(step.text) if not shared and step.name in ("RUN", "") else ():
-            what = f"what {match[0]!r} brings is locked by nothing"
+            what = f"no lock covers {match[0]!r}"
             yield Mistake(file, step.line_of(match), what, "name the packages in os/os-packages.txt")
 
 
@@ -101,21 +101,21 @@ def script(file: Path, text: str) -> Iterator[Mistake]:
     yield from _downloads(file, Step("RUN", 1, text))
     for match in _SYSTEM.finditer(text):
         line = text.count("\n", 0, match.start()) + 1
-        yield Mistake(file, line, f"what {match[0]!r} brings is locked by nothing", "name it in os/os-packages.txt")
+        yield Mistake(file, line, f"no lock covers {match[0]!r}", "name it in os/os-packages.txt")
 
 
 def _downloads(file: Path, step: Step) -> Iterator[Mistake]:
     if step.name == "ADD" and (address := re.search(r"https?://", step.text)):
-        what = "what this downloads is checked by nothing"
+        what = "this download isn't verified"
         yield Mistake(file, step.line_of(address), what, "download it in a RUN, and check its sha256sum there")
     if step.name not in ("RUN", ""):
         return
     for address in _unchecked(step.text):
-        what = "what this downloads is checked by nothing"
+        what = "this download isn't verified"
         yield Mistake(file, step.line_of(address), what, "check its sha256sum right there, each one's by itself")
     for pattern, hint in _INSTALLS:
         for address in pattern.finditer(step.text):
-            yield Mistake(file, step.line_of(address), f"what {address[0].strip()!r} brings is locked by nothing", hint)
+            yield Mistake(file, step.line_of(address), f"no lock covers {address[0].strip()!r}", hint)
 
 
 def _unchecked(text: str) -> list[re.Match[str]]:

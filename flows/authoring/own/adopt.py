@@ -69,7 +69,7 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _check_clean(root: Path, release: Path) -> None:
-    """Return if the release's file is as it was committed: what others changed there is none of this commit."""
+    """Return if the release's file is as it was committed: changes by others are none of this commit."""
     try:
         changed = _git(root, "status", "--porcelain", "--", release).stdout.strip()
     except (command.ProgramFailed, command.ProgramMissing) as error:

@@ -1,4 +1,4 @@
-"""Rules for a bundle of a person's own: what it may have, and what would reach further than such a bundle may. Pure.
+"""Rules for a bundle of a person's own: the parts that it may have, and those that would reach too far. Pure.
 
 Everything is named by its path in the person's folder, with its line.
 """

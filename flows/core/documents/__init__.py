@@ -1,6 +1,6 @@
 """Reading what people write: YAML files, validated at the edge, every mistake at once with file and line.
 
-It is the one door to such files and texts: what is no regular file, is too long or too deep is a mistake like others.
+It is the one door to such files and texts: no regular file, or one too long or too deep, is a mistake.
 """
 
 from __future__ import annotations

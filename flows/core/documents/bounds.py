@@ -30,7 +30,7 @@ COPIED = 64 * _MB  # into an image, as it is
 
 DEPTH = 64  # collections in each other
 NODES = 200_000  # values in a YAML file, with those that its aliases stand for
-LINE = 10_000  # characters on a line of TOML: what its keys cost grows with the square of their length
+LINE = 10_000  # characters on a line of TOML: the cost of its keys grows with the square of their length
 NUMBER = 1_000  # characters of a number in YAML, which may be written to base 60
 
 _KINDS = {

@@ -48,7 +48,7 @@ _ended: set[int] = set()
 
 @dataclass(frozen=True)
 class Completed:
-    """A program that ended as it should: what it was called with, its standard output, how long it took (seconds)."""
+    """A program that ended as it should: its command, its standard output, its time in seconds."""
 
     argv: tuple[str, ...]
     stdout: str

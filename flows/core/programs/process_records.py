@@ -87,7 +87,7 @@ def end_recorded(folder: Path, grace: float = GRACE_SECONDS) -> int:
 
 
 def _is_over(note: Path) -> bool:
-    """Whether what noted itself has ended: what has begun meanwhile, or is about to, is left to the next look."""
+    """Whether what noted itself has ended: processes that begin meanwhile are left to the next look."""
     process = _read_note(note)
     return process is None or not process.alive
 

@@ -70,7 +70,7 @@ def reading(output: ProgramOutput) -> Iterator[tuple[int, int, Callable[[], None
 def _read(feeds: Mapping[int, _Lines], over: int) -> None:
     """Feed what can be read to its lines, until all is at its end, or `over` is and there is nothing more.
 
-    A descendant that outlives the program may print for ever: what the program has printed fits into its pipes.
+    A descendant that outlives the program may print for ever: all output of the program itself fits into its pipes.
     """
     looking = select.poll()
     for file in (*feeds, over):

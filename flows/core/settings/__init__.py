@@ -66,7 +66,7 @@ class Settings(documents.Document):
     )
     registry_wait_seconds: float = Field(180.0, ge=0, description="Seconds for which a busy registry is waited for.")
     registry_rate: float = Field(
-        0.25, gt=0, description="MB a second: what a registry gives or takes more slowly is given up in the end."
+        0.25, gt=0, description="MB a second: a transfer that is slower is given up in the end."
     )
     repository: str = Field(
         "workbench-images",
@@ -259,7 +259,7 @@ class Settings(documents.Document):
     cache_gb: float = Field(5.0, ge=0, description="GB that each cache of downloads may take; 0: no caches.")
 
     oci_runtime: str = Field("", description="runc or crun; empty: the first that works on this machine.")
-    isolation: str = Field("", pattern="^(|chroot|oci)$", description="buildah's isolation; empty: what works here.")
+    isolation: str = Field("", pattern="^(|chroot|oci)$", description="buildah's isolation; empty: one that works.")
 
     @property
     def registry_host(self) -> str:

@@ -44,7 +44,7 @@ class LoginPolicy(Document):
             raise ValueError("`by: oidc` needs `issuer` and `client_id`")
         url = urlsplit(self.issuer)
         if url.scheme == "http" and url.hostname not in _LOOPBACK:
-            raise ValueError("`issuer` is asked by https: what it says decides who somebody is")
+            raise ValueError("`issuer` is asked by https: its answers decide who somebody is")
         return self
 
 

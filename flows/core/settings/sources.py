@@ -41,7 +41,7 @@ def gathered(
     """The settings of all sources.
 
     Args:
-        model: what they fit.
+        model: the model that they have to fit.
         file: YAML, which need not be there.
         resolve: makes the value of the file that is meant of one that is written.
         others: settings that neither variables nor the file name.

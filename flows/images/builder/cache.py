@@ -1,4 +1,4 @@
-"""Caches of package managers: what one build has downloaded the next need not, and no layer knows of it.
+"""Caches of package managers: a build needn't download again what one before it has, and no layer knows of it.
 
 They are folders of this machine below the one that builds see at `/mnt`. All builds use them at once, as pip, uv and
 npm allow. apt and dnf want their archives for themselves: each build gets a folder of its own, filled with links to

@@ -85,7 +85,7 @@ class StageBuilder:
         It waits as long as other runs build here as much as the machine lets.
 
         Args:
-            stage: what is made.
+            stage: the stage to make.
             parent: digest of what it stands on; none for a base.
             log: where the output of all programs goes; it goes live to the Prefect run as well.
             wheels: digest of the stage of its wheels.

@@ -37,7 +37,7 @@ class Unlike(RefitError):
     def __init__(self, machine: str, expected: str, here: str) -> None:
         super().__init__(
             f"{machine} can't build for this run.",
-            why=f"The run was planned with {expected}; here is {here}: what comes out would not be found again.",
+            why=f"The run was planned with {expected}; here is {here}: its stages would not be found again.",
             hint="install the same on all machines.",
         )
 
@@ -87,7 +87,7 @@ class BuildWorker:
             try:
                 self._work(pool, at_once)
             except BaseException:
-                self._leaving.set()  # first of all: what is ended now has not failed
+                self._leaving.set()  # first of all: programs that are ended now have not failed
                 raise
         return tuple(self._done)
 

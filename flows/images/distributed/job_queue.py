@@ -41,8 +41,8 @@ class Work:
     """All that a builder has to know.
 
     Attributes:
-        stage: what is built.
-        parent: what it stands on, which is in the registry; none for a base.
+        stage: the stage to build.
+        parent: the image that it stands on, which is in the registry; none for a base.
         graft: whether its layer may be carried over from another parent.
         tools: the programs that the run would build with: with others, the stage would have another key.
     """

@@ -45,7 +45,7 @@ class Spot(NamedTuple):
     """One path, as one layer has it.
 
     Attributes:
-        entry: what the layer has there; none: nothing.
+        entry: the layer's entry for it; none: it has none.
         hidden: whether nothing that the layers underneath have there is seen.
     """
 
@@ -178,7 +178,7 @@ def _target(path: str, link: Entry, tree: Tree) -> Entry:
 
 
 def differing(old: Tree, new: Tree) -> frozenset[str]:
-    """The paths in which two trees differ: what was created, removed, replaced, or has another owner or mode."""
+    """The paths in which two trees differ: created, removed, replaced, or with another owner or mode."""
     return frozenset(path for path in {*old, *new} if old.get(path) != new.get(path))
 
 

@@ -102,7 +102,7 @@ class Layers:
         """The tag of the layer that a stage's instructions give where they look up what they find in this parent.
 
         Raises:
-            ValueError: what they look up can't be told.
+            ValueError: their lookups can't be told.
             UnreadableLayer: nor what the parent holds.
         """
         config = self._registry.config(self._repository, parent)

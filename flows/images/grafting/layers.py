@@ -285,7 +285,7 @@ def composed(
     Args:
         registry: holds the parent and the layers.
         repository: the one that holds them.
-        parent: what is added to; none: the added layers are all there are.
+        parent: the image below the added layers; none: these are all there are.
         added: the layers above it, lowest first.
         config: the whole configuration of the new image.
 

@@ -32,10 +32,10 @@ def looked_up(text: str, files: Iterable[str], below: Config, find: Find) -> Map
         text: the stage's instructions, without FROM.
         files: the paths of its files, below the context.
         below: the configuration of the image below.
-        find: what stands in that image.
+        find: the contents of that image.
 
     Raises:
-        ValueError: what an instruction looks up can't be told.
+        ValueError: the lookups of an instruction can't be told.
     """
     if not has_layer(text):
         return {}

@@ -203,7 +203,7 @@ def _facts(sandbox: Sandbox, name: str) -> dict[str, Any]:
 
 
 def _references(tree: nodes.Template) -> list[tuple[str | None, int]]:
-    """The templates that one names, with the line; none: what it names is only known when it is rendered."""
+    """The templates that one names, with the line; none: its names are only known when it is rendered."""
     references: list[tuple[str | None, int]] = []
     for kind in (nodes.Extends, nodes.FromImport, nodes.Import, nodes.Include):
         for node in tree.find_all(kind):
@@ -254,7 +254,7 @@ def _mistake(sandbox: Sandbox, name: str, error: Exception) -> tuple[str, int, s
 
 
 def _parsed(sandbox: Sandbox, name: str, error: Exception) -> tuple[str, int]:
-    """Where something is wrong that is told before anything is rendered: what is too deep has no place of its own."""
+    """Where something is wrong that is told before anything is rendered: something too deep has no place of its own."""
     file, line = sandbox.file(name), 0
     for step, _ in traceback.walk_tb(error.__traceback__):
         seen = step.f_locals

@@ -103,7 +103,7 @@ class Question:
     Attributes:
         image: its digest.
         wave: title of the wave.
-        shown: what that has shown; where that becomes another thing, it is another question.
+        shown: the results of the wave; with other results it is another question.
     """
 
     image: str

@@ -30,15 +30,15 @@ class Notice:
     Attributes:
         session: its name.
         image: digest of the image that it is to have.
-        changes: what that changes, in words.
-        ends: what would end, as it was seen.
+        changes: the changes by that image, in words.
+        ends: the programs that would end, as they were seen.
         seconds: how long it is foreseen to be away at most.
         quiet: after how many minutes without a key nobody works in it.
         keeps: hours for which what a stop would end is kept then.
         when: when it moves, in words.
         deadline: when it is moved whatever works in it, were this delivered now; none: never.
         left: hours that are left until then, if this is a reminder.
-        answers: what may be answered by a button, and what that is called.
+        answers: the answers that have a button, each with the text on it.
         page: address at which its owner answers; empty: there is none, and the shell is named.
         command: whether the session has a `refit` command inside.
     """
@@ -216,7 +216,7 @@ def wish_of(answer: str, image: str, now: datetime, pin: date | None = None) -> 
     """The fields of a wish that an answer sets; none for what isn't an answer. Pure.
 
     Args:
-        answer: what a page says: the owner of the home may have written anything.
+        answer: from a page; the owner of the home may have written anything.
         image: digest of the image that is to come.
         now: when it was heard.
         pin: until which day the session may be pinned now; none: not at all.

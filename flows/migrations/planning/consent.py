@@ -27,8 +27,8 @@ class Constraints:
     Attributes:
         least: it is never moved before, not by force either.
         ready: it isn't moved before of itself.
-        reason: what makes `ready` as late as it is; none: nothing.
-        waits: what has to happen first of which nobody knows when it will; none: nothing.
+        reason: why `ready` is as late as it is; none: it isn't late.
+        waits: an event that has to come first, at a time that nobody knows; none: no such event.
         detail: more of that.
         deadline: when it is moved whether it fits or not; none: never.
         free: its owner has agreed, so neither hours nor waves keep it.

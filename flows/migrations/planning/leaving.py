@@ -20,11 +20,11 @@ class Leaver:
     """A session on a machine that is to go down.
 
     Attributes:
-        session: what it is made of.
+        session: its record.
         running: whether it runs.
         since: since when it is known that it has to leave.
         seen: whether somebody or something works in it; none: nobody knows.
-        obstacle: what an earlier move left behind; none: nothing.
+        obstacle: the remains of an earlier move; none: there are none.
         rests_until: until when it is left alone after its last move was deferred; none: it wasn't.
     """
 

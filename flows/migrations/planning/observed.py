@@ -21,7 +21,7 @@ class Observed:
 
     Attributes:
         candidates: all sessions.
-        rollout: what the sessions that may be moved share.
+        rollout: the facts that the sessions that may be moved share.
         moves: all moves, oldest first.
         rollouts: image → how its rollout stands.
         fallen: sessions that ought to run and don't, with their images.

@@ -26,7 +26,7 @@ class Outlook:
     Attributes:
         newest: digest of the image that it is to have; empty: it has that, or there is none.
         mode: when it moves, as its owner has chosen or its policy says.
-        reason: what keeps it, whatever works in it; none: nothing but that.
+        reason: why it waits, besides work in it; none: for no other reason.
         at: before which moment it doesn't move of itself; none: nothing but `reason` keeps it.
         deadline: when it moves whatever works in it; none: never, as far as its owner was told.
         agreed: its owner has agreed to be interrupted.

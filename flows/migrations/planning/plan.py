@@ -1,4 +1,4 @@
-"""Which sessions move, which stay, when, and why. Pure: what is known goes in, one decision per session comes out."""
+"""Which sessions move, which stay, when, and why. Pure: facts go in, one decision per session comes out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plan(candidates: Iterable[Candidate], rollout: PlanInput) -> tuple[Decision,
 
     Args:
         candidates: the sessions that are asked for.
-        rollout: what they share.
+        rollout: the facts that they share.
     """
     return WaveScheduler(rollout, candidates).decisions
 
@@ -34,7 +34,7 @@ def plan_after(
 
     Args:
         candidates: the sessions that are asked for.
-        rollout: what they share; its gates are found here.
+        rollout: the facts that they share; its gates are decided here.
         trials: the last move of each session.
         approved: image → the last wave that a person has approved, and when.
     """

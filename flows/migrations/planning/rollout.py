@@ -133,7 +133,7 @@ BLOCKING = frozenset({Health.failed, Health.inconclusive, Health.unapproved})
 
 @dataclass(frozen=True)
 class Gate:
-    """Between a wave and the next: what is known of its health; `since`: when its last move so far has ended."""
+    """Between a wave and the next: its health; `since`: when its last move so far has ended."""
 
     health: Health
     since: datetime
@@ -144,17 +144,17 @@ class Candidate:
     """A session as it is now.
 
     Attributes:
-        session: what it is made of.
+        session: its record.
         running: whether it runs.
-        obstacle: what an earlier move left behind, if anything.
-        owner: whose it is; empty: nobody's whose other sessions are known.
+        obstacle: the remains of an earlier move, if there are any.
+        owner: its owner; empty: nobody who is known to have other sessions.
         host: where it runs.
-        policy: what holds for it, its profile's and release's word included.
-        wish: what its owner wants.
+        policy: its policy, with the word of its profile and release.
+        wish: its owner's preferences.
         seen: whether somebody or something works in it; none: nobody has looked.
         notified: when its owner was told of this image, by a notice that was delivered; none: not yet.
         noticed: when its owner has seen such a notice, on a page or at a terminal; none: not yet.
-        blocked: what in its home doesn't fit the new image; empty: nothing.
+        blocked: the parts of its home that don't fit the new image; empty: all fit.
         gpus: how many GPUs more it needs on the new image than are on record as its own.
         away_since: since when it is stopped or starting, by a move that goes on; none: it isn't.
         failed: digest of the image from which its last move was rolled back; empty: none.
@@ -230,11 +230,11 @@ class Decision:
 
     Attributes:
         session: its name.
-        action: what happens to it.
+        action: the action on it.
         old: digest of its image.
         new: digest of the image that it is to have; empty: there is none.
         reason: why it doesn't move now of itself, or not at all; none: it moves in its turn.
-        detail: more of that: what makes it busy, for instance.
+        detail: more of that, the work that makes it busy for instance.
         wave: the number of its wave (0: volunteers); none: it stays.
         at: when it moves, as far as can be told now; none: nobody knows.
         deadline: when it is moved whether it fits or not; none: never.
@@ -242,7 +242,7 @@ class Decision:
         agreed: whether its owner has agreed to be interrupted.
         due: from when on it moves, were there room for all; none: nobody knows.
         starts: its owner starts it just now, so that nobody is in it.
-        home: what happens to its home besides, and what that costs, in words; empty: no news.
+        home: the effects on its home besides, and their cost, in words; empty: there are none.
         pull: bytes (compressed) of its new image that have to be pulled first, as far as anybody has looked.
     """
 

@@ -121,7 +121,7 @@ def gates(
     Args:
         trials: the last move of each session; those that were deferred or skipped say nothing.
         left: image and wave → how many sessions are still to be moved, and can be.
-        approved: image → the last wave that a person has approved, and when: what fails later counts again.
+        approved: image → the last wave that a person has approved, and when: later failures count again.
         policy: how much may fail, and for how long a wave bakes.
         now: when that is asked.
     """

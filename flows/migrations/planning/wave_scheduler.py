@@ -34,7 +34,7 @@ from flows.migrations.planning.timetable import Calendar, Capacity, first
 
 _NEVER = sys.maxsize
 Judge = Callable[[Mapping[tuple[str, int], int]], Mapping[tuple[str, int], Gate]]
-"""Told image and wave → how many are left in it, and can be moved in time: what is known of the waves."""
+"""Told image and wave → how many are left in it, and can be moved in time: the state of the waves."""
 _RESTING = {
     RolloutStatus.paused: Reason.paused,
     RolloutStatus.aborted: Reason.aborted,
@@ -55,7 +55,7 @@ class WaveScheduler:
         """Plan.
 
         Args:
-            rollout: what the sessions share.
+            rollout: the facts that the sessions share.
             candidates: the sessions.
             judge: finds the gates; none: those of the rollout hold.
             begun: the last wave of which it wants to know who is left.

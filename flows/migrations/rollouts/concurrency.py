@@ -21,8 +21,8 @@ logger = logging.getLogger("refit.migrations")
 
 # How often it is asked whether sessions are back that others move.
 LOOK_SECONDS = 2.0
-# So many begin together, and after a moment as many again: who begins together does everything at the same time, round
-# for round, and hundreds would wait for each other at every step.
+# So many begin together, and after a moment as many again: moves that begin together do everything at the same time,
+# round for round, and hundreds would wait for each other at every step.
 TOGETHER, MOMENT_SECONDS = 60, 1.0
 Shared = tuple[str, str]
 """A property that a session has in common with others: `owner` and whose it is, for instance."""
@@ -34,7 +34,7 @@ class ConcurrencyLimits:
 
     Attributes:
         all: of all.
-        each: what sessions may have in common → how many of those that have the same; missing: as many as there are.
+        each: an attribute that sessions may share → how many of those that share it; missing: as many as there are.
         of: says what a session has in common with others, by its name.
     """
 
@@ -102,7 +102,7 @@ def side_by_side(
         move: carries out one.
         caps: how many may be away at the same time.
         elsewhere: which sessions others move just now; is told of those that are moved here.
-        leaving: what is left when this process was told to end; those that have begun are waited for.
+        leaving: the block that is left when this process is told to end; moves that have begun are waited for.
     """
     turns, running, ends = AdmissionQueue(lines, caps), dict[Future[Result], Decision](), dict[str, Result]()
     ended = SimpleQueue[Future[Result]]()

@@ -28,7 +28,7 @@ def steer(what: str, image: str, settings: Settings, by: str, wave: str = "") ->
         what: `pause`, `resume`, `abort` or `approve`.
         image: digest, or its first digits, or tag; empty: the only rollout that goes on.
         settings: those in force.
-        by: who wants it.
+        by: the person who wants it.
         wave: title of the wave up to which it is approved; empty: of the last one that waits.
 
     Raises:

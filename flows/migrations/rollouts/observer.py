@@ -48,7 +48,7 @@ class Observer:
         settings: those in force.
         sessions: those of this machine.
         database: the journal, the rollouts and the history of notices.
-        pulls: what has to be pulled before a session can be moved.
+        pulls: the images that have to be pulled before a session can be moved.
 
     Attributes:
         others: sessions that others own.
@@ -76,7 +76,7 @@ class Observer:
         Args:
             statuses: all sessions.
             asked: those that may be moved.
-            images: what they are to be on.
+            images: their targets.
             look: whether anybody works in those that would be moved.
             pull: ask what has to be pulled for them.
         """

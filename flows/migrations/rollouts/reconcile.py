@@ -1,7 +1,7 @@
 """A migration that goes on: plan, move those whose time has come, and look again when something else is due.
 
-It keeps nothing to itself: who is killed and begins anew goes on from what database and journal say. Knows neither
-Prefect nor a clock of its own.
+It keeps no state of its own: a process that is killed and begins anew goes on from what database and journal say. It
+imports neither Prefect nor a clock.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class FailureBudget:
         """FailureBudget about a part.
 
         Args:
-            part: who is to be moved.
+            part: the decisions about the sessions to be moved.
             failures: how many percent of them may fail.
             superseded: whether there is a newer image for a session than it is to get.
         """
@@ -102,12 +102,12 @@ def reconcile(migration: Migration, clock: Clock, policy: RolloutPolicy, *, once
 
     Args:
         migration: plans and moves.
-        clock: what time it is.
+        clock: tells the time, and waits.
         policy: how often it is looked, and for how long.
         once: don't wait for anything.
 
     Returns:
-        what became of each session, by name.
+        The result of each session, by name.
     """
     start = clock.now()
     end, pause = start + timedelta(hours=policy.max_run_hours), timedelta(minutes=policy.poll_minutes)

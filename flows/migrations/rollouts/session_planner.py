@@ -79,7 +79,7 @@ class SessionPlanner:
         self._owned: Mapping[str, Owned] = {}
 
     def plan(self, names: Sequence[str], to: str, origin: str = "", *, begin: bool = False) -> tuple[Decision, ...]:
-        """One decision per session: what it moves to and when, or why it stays.
+        """One decision per session: its target and time, or why it stays.
 
         A session that is named may be interrupted. All others are looked at first, which doesn't count as
         work.

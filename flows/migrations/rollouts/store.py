@@ -1,6 +1,6 @@
 """How the rollout of each image stands: whether it goes on, who goes first, what a person has approved.
 
-Everything is bound to a digest: what was said of one image holds for no other. A newer image of the same profile and
+Everything is bound to a digest: a word on one image holds for no other. A newer image of the same profile and
 release supersedes the rollout of an older one.
 """
 
@@ -68,7 +68,7 @@ class Rollouts:
         Args:
             targets: profile and release → digest.
             canaries: digest → the session that goes first.
-            by: who wants it.
+            by: the person who wants it.
         """
         for key, image in targets.items():
             write_rows(self._database, partial(self._begin, key, image, canaries.get(image, ""), by))

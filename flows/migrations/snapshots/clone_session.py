@@ -60,7 +60,7 @@ def clone(settings: Settings, name: str, wish: Wish, by: str, *, owner: str = ""
         name: the session that is copied.
         wish: the new one.
         by: the person who wants it.
-        owner: whose the new one is; empty: the owner of the other one.
+        owner: the owner of the new one; empty: the owner of the other one.
 
     Raises:
         NameTaken: there is a session of that name.

@@ -39,8 +39,8 @@ class Foreseen:
         snapshot: to which it goes back.
         image: digest of the image that it has afterwards.
         runs: whether it runs now; it does afterwards.
-        work: what works in it, or what a stop would lose; empty: nothing.
-        changed: what of home and volumes isn't as in the snapshot, in words.
+        work: the programs at work in it, or the state that a stop would lose; empty: none.
+        changed: the differences of home and volumes from the snapshot, in words.
         cost: of the way back, in words; empty: none to speak of.
     """
 

@@ -51,7 +51,7 @@ def take(sessions: Sessions, name: str, by: str, *, called: str = "", note: str 
         sessions: those of this machine.
         name: the session.
         by: the person who wants it.
-        called: what the snapshot shall be called; empty: by the moment, and retention removes it some day.
+        called: the name of the snapshot; empty: it is named by the moment, and retention removes it some day.
         note: of that person.
 
     Raises:

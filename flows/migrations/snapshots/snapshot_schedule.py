@@ -1,4 +1,4 @@
-"""The schedule of snapshots, and their end: what is due is taken, and what nobody needs any more goes.
+"""The schedule of snapshots, and their end: those that are due are taken, and those that nobody needs any more go.
 
 Sessions on which somebody acts are left for the next time.
 """

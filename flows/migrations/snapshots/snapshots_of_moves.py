@@ -1,4 +1,4 @@
-"""Snapshots of homes that moves have kept: what they might not take back by themselves, a person may."""
+"""Snapshots of homes that moves have kept, for changes that only a person may take back."""
 
 from __future__ import annotations
 

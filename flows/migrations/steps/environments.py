@@ -15,7 +15,7 @@ _PYTHON = re.compile(r".*-(py\d+)", re.ASCII)
 def remake(context: MoveContext, move: Move) -> str:
     """Make them anew; returns what the session's person is told of it, empty: nothing.
 
-    The session is proven and open by then: what goes wrong here undoes nothing.
+    The session is proven and open by then: a failure here undoes nothing.
     """
     remakes = context.settings.migration.remake_environments and not move.back_to
     if not remakes or not changes_python(move.before.profile, move.after.profile):

@@ -17,7 +17,7 @@ from flows.migrations.results import Unproven
 # How often a session is put off so on its way to one image; then it counts as one that has failed on it.
 PUT_OFF = 3
 _BEFORE_THE_STOP = frozenset(step.name for step in takewhile(lambda step: step.name != StepName.stop, STEPS))
-# In these the new image runs by itself: what goes wrong is most likely its fault.
+# In these the new image runs by itself: a failure is most likely its fault.
 _OF_THE_IMAGE = frozenset({StepName.warm})
 
 

@@ -74,7 +74,7 @@ class Forward:
         return NOTHING
 
     def _check_rollback(self, move: Move) -> None:
-        """One that is ill goes back all the same: what is in its home now may be why."""
+        """One that is ill goes back all the same: the reason may be in its home."""
         if not self._sessions.homes.has_snapshot(move.before.name, move.back_to):
             raise RefitError(
                 f"There is no snapshot {move.back_to!r} of the session {move.before.name!r} any more.",

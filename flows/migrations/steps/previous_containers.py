@@ -35,7 +35,7 @@ def had(after: Session, containers: Iterable[Container], generation: int) -> Ses
     Pure.
 
     Args:
-        after: what the session is to be.
+        after: the session as it is to be.
         containers: all that it has.
         generation: the one that it has now.
     """

@@ -37,17 +37,17 @@ class Process:
     which that thread of it worked or would have that did so most: a thread that computes never rests.
 
     Attributes:
-        name: what the kernel calls it.
+        name: the kernel's name for it.
         state: one letter, as in proc(5).
         group: its process group.
         session: pid of the leader of its session.
         terminal: the terminal that controls it; empty: none.
         foregrounds: the process groups that the terminal's input went to.
         started: seconds since 1970.
-        stdin: what its standard input is.
+        stdin: the kind of its standard input.
         memory: bytes of it that are in memory.
         gpu: whether it has a GPU open.
-        waits: what its main thread waits for, as `look` names it; empty: it doesn't wait.
+        waits: the event that its main thread waits for, as `look` names it; empty: it doesn't wait.
         threads: the same of its other threads.
     """
 
@@ -101,9 +101,9 @@ class Look:
         connections: how many are connected to the IDE.
         saved: when a document of Jupyter's that is open was last saved.
         heartbeat: when the IDE last said that somebody works in it.
-        gpu: what share of the GPU is used, if a process here has one open.
+        gpu: the share of the GPU that is used, if a process here has one open.
         hold: when its owner wrote into `~/.config/refit/hold`, and what; none: there is no such file.
-        problems: what couldn't be seen.
+        problems: facts that couldn't be seen.
     """
 
     at: float
@@ -125,7 +125,7 @@ class Evidence:
     """One thing that was seen, and what it says; a program in a session may be called anything.
 
     Attributes:
-        says: what follows from it.
+        says: the conclusion from it.
         text: in words.
         ends: whether it is a program or kernel of a person's, which a stop of the session ends.
         kernel: the id of that kernel; empty: it is none.

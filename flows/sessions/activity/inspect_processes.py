@@ -154,7 +154,7 @@ def _waits(folder: Path, terminal: str) -> str:
     """The thing that a thread waits for; empty: it doesn't wait.
 
     `terminal`: the next key of its person. `line`: a whole line of theirs. `timed`: a key, but not for ever. `key`: a
-    key or something else. `pipe`: what another program writes. `child`: the end of another program. `sleep`: a time.
+    key or something else. `pipe`: the output of another program. `child`: the end of another program. `sleep`: a time.
     `lock`: another thread. `any`: one of several files. `other`: anything else, a connection for instance.
     """
     try:

@@ -62,7 +62,7 @@ class ProbeSpec:
     """How a session is looked at.
 
     Attributes:
-        seconds: for how long: what works shows in what changes meanwhile.
+        seconds: how long it looks: work shows in changes meanwhile.
         limit: seconds after which the look has failed, because the machine or the container hangs.
     """
 

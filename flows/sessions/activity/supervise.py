@@ -1,6 +1,6 @@
 """Runs a hook of a session's owner: in its container, with nothing but the image's own Python.
 
-All that the hook starts ends with it, whatever became of who asked: what orphans itself becomes a child of this
+All that the hook starts ends with it, whatever became of the one who asked: orphans become children of this
 process. Nothing that it prints reaches the engine, which would copy it for ever, but the end of it. The outcome is
 printed as JSON.
 """

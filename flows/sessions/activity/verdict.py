@@ -1,4 +1,4 @@
-"""Whether somebody or something works in a session. Pure: what was seen goes in, a verdict with its evidence comes out.
+"""Whether somebody or something works in a session. Pure: facts go in, a verdict with its evidence comes out.
 
 A sign without a harmless explanation is work: a program that nobody here knows keeps a session from being interrupted.
 """
@@ -58,7 +58,7 @@ def judge(look: Look, helpers: Iterable[str] = (), quiet: float = 900.0) -> Acti
     """The verdict on a look; any sign of work wins.
 
     Args:
-        look: what was seen.
+        look: the facts that were seen.
         helpers: names of further programs that the IDE runs for itself (`Access.helpers`).
         quiet: seconds without a sign of a person after which nobody is there.
     """

@@ -32,7 +32,7 @@ def changes(told: Told) -> tuple[str, ...]:
     """The changes since Refit made it, each in words.
 
     Args:
-        told: what `podman container inspect` says.
+        told: the output of `podman container inspect`.
     """
     called = told["Config"].get("CreateCommand") or []
     written = (told["Config"].get("Labels") or {}).get(LABEL)

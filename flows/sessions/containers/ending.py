@@ -90,7 +90,7 @@ def end(first: int, grace: float) -> bool:
 def end_marked(mark: str) -> None:
     """SIGKILL to what one call of the engine has started in a container, and to what copies its output for that call.
 
-    The engine's client may be gone: what it began runs on in the container, and is copied for as long as it prints.
+    The engine's client may be gone: its program runs on in the container, and is copied for as long as it prints.
     """
     with ExitStack() as opened:
         engines = list[int]()

@@ -374,7 +374,7 @@ class Podman:
         return False
 
     def _acknowledge_end(self, container: str) -> None:
-        """Let Podman know that a container has ended whose first process is dead: who would have told, was killed, too.
+        """Let Podman know that a container has ended whose first process and monitor (conmon) were killed.
 
         Until then it can neither be started, which seems to work, nor removed.
         """

@@ -30,7 +30,7 @@ def create_options(session: Session, settings: Settings, slots: warm_start.Slots
     """All that `podman create` is told of a session's container, besides the image.
 
     Args:
-        session: whose container it is.
+        session: the session of the container.
         settings: those in force.
         slots: where its home comes later, if it does.
         nets: the networks that keep sessions from each other.

@@ -1,6 +1,6 @@
-"""Homes that are bound in late: what a container has as /home is its slot, and the home comes into it when it may.
+"""Homes that are bound in late: a container's /home is its slot, and the home comes into it when it may.
 
-A slot is a folder of one container, below a mount that the host shares with containers: what is mounted there appears
+A slot is a folder of one container, below a mount that the host shares with containers: a mount there appears
 in a container that runs already. Without a home a slot is root's and read-only, so nobody can mistake it for an empty
 home. So a container may be started, and its IDE imported, while another one still has the home.
 """
@@ -45,7 +45,7 @@ _UNTIL_THERE, _TIMED_OUT = f'until [ -e "$1" ]; do sleep {_POLL_SECONDS}; done',
 
 @dataclass(frozen=True)
 class Mounted:
-    """A line of `/proc/…/mountinfo`; `shared`: what is mounted below it appears elsewhere, too."""
+    """A line of `/proc/…/mountinfo`; `shared`: mounts below it appear elsewhere, too."""
 
     point: Path
     shared: bool

@@ -35,7 +35,7 @@ class Taken:
     Attributes:
         gpu: its name.
         session: the session that has it; empty: a person holds it, and no session gets it.
-        by: who took it.
+        by: the person who took it.
         why: why a person holds it.
         since: since when.
         until: until when a person holds it; none: until it is released.
@@ -102,10 +102,10 @@ def choose(
 
     Args:
         gpus: those of the machine.
-        taken: what others have.
+        taken: GPUs of others.
         number: how many it wants.
         share: how many sessions may have the same one.
-        had: what it had before.
+        had: GPUs that it had before.
 
     Returns:
         their names, in order; none: there are not enough.

@@ -83,7 +83,7 @@ class GpuPool:
             session: its name.
             number: how many it wants.
             had: those that it had, if it has had any: it gets them again, if it can.
-            by: who wants it.
+            by: the person who wants it.
             wait: seconds in which it may have to wait for others.
 
         Returns:

@@ -1,6 +1,6 @@
 """Copies of folders, byte for byte: made, compared, and what differs in words.
 
-Links are copied as links and never followed: what they point at is none of ours. Every program that reads or writes
+Links are copied as links and never followed: their targets are none of ours. Every program that reads or writes
 below a home is `enclosed`, and bounded in time and room, since nobody knows what its owner has in it, or does
 meanwhile.
 """
@@ -23,7 +23,7 @@ from flows.sessions.homes.space_reservation import SPARE, NoRoom
 Call = Sequence[str | Path]
 
 COUNT_SECONDS, REMOVE_SECONDS = 600.0, 1800.0
-TRIES = 3  # of a copy of what somebody works in: what changes its kind under rsync is an error to it
+TRIES = 3  # of a copy of what somebody works in: a file that changes its kind under rsync is an error to it
 _PARTIAL, _VANISHED = 23, 24  # rsync: something couldn't be copied; a file went while it was at it
 _FULL = 128 + 14  # ended by SIGALRM, which nothing else sends
 _LEFT = SPARE // 2  # bytes
@@ -38,7 +38,7 @@ find "$1" -xdev -printf '%n %i %b %y\\n' | awk -v most="$2" '
     { blocks += $3; if (++files > most) exit }
     END { printf "%.0f %.0f\\n", blocks * 512, files }'
 """
-# A disk that fills up is everybody's: who writes is ended before nothing is left.
+# A disk that fills up is everybody's: the writer is ended before nothing is left.
 _WATCHED = """
 ( while sleep 0.2; do [ "$(($(stat --file-system --format '%a * %S' -- "$1")))" -ge "$2" ] || kill -ALRM $$; done ) &
 shift 2

@@ -66,7 +66,7 @@ def run(
         stdin: text for its standard input.
         beyond_quota: it may write where quotas let nobody write any more.
         yields: nobody waits for it, and on short cores it leaves them to programs for which somebody does.
-        shown: what logs and errors say was called, if that isn't `argv`.
+        shown: the command for logs and errors, if that isn't `argv`.
 
     Raises:
         NotPossible: this machine can't do that.

@@ -103,7 +103,7 @@ def bring(source: Path, target: Path, paths: Sequence[str], limit: float, *, suf
         target: the folder of the home.
         paths: from the top of both, as `look` has found them.
         limit: seconds that it may take.
-        suffix: what is appended to the names of files that are overwritten, which stay then; empty: they go.
+        suffix: appended to the names of files that are overwritten, which stay then; empty: they go.
 
     Raises:
         ProgramFailed: it failed on the way, as where the disk is full; some may have been brought.

@@ -1,7 +1,7 @@
-"""Homes and volumes: what persists of a session, and the snapshots of it, which are of all that is its own, or of none.
+"""Homes and volumes, which persist of a session, and their snapshots: of all that is its own, or of none.
 
 Everything runs as root, because a home is its session's alone (0700, a uid of its own), and what touches anything in
-one is `enclosed`. Links in a home are copied as links and never followed: what they point at is none of ours.
+one is `enclosed`. Links in a home are copied as links and never followed: their targets are none of ours.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class HomeSnapshots:
         `folder`.
 
         Args:
-            session: whose home and volumes.
+            session: the session with the home and volumes.
             folder: where the copy of the home goes, if it can't be a snapshot in the pool; volumes go beside it.
             most: bytes that all copies may take, if they can't share them with what is there.
 
@@ -218,9 +218,9 @@ class HomeSnapshots:
         none.
 
         Args:
-            session: whose home and volumes.
+            session: the session with the home and volumes.
             id: the snapshot.
-            except_paths: what may differ in the home: patterns of rsync, from the top of it.
+            except_paths: paths that may differ in the home, as patterns of rsync, from the top of it.
             at_a_glance: somebody waits: files of the same size and time (ns) count as the same.
 
         Raises:
@@ -268,11 +268,11 @@ class HomeSnapshots:
         """Let single files and folders be what they are in a snapshot; the session may run.
 
         Args:
-            session: whose home and volumes.
+            session: the session with the home and volumes.
             id: the snapshot.
             paths: as the session sees them, or from the top of its home.
             to: a new folder in the home for them; empty: into place.
-            suffix: what is appended to the names of files that are overwritten; empty: they go.
+            suffix: appended to the names of files that are overwritten; empty: they go.
 
         Raises:
             RefitError: one isn't in the snapshot, or `to` can't be made: nothing was brought.

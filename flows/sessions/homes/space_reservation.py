@@ -1,4 +1,4 @@
-"""Room on a disk: what several copies find free at the same time is there only once.
+"""Room on a disk: space that several copies find free at the same time is there only once.
 
 A process that is about to copy notes how much that takes, under a lock for each file system. A note holds as long as
 its file is locked, so that of a process that was killed is nobody's any more.

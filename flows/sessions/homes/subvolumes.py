@@ -125,7 +125,7 @@ def exchange(one: Path, other: Path) -> None:
 
 @contextmanager
 def _below(top: int, path: bytes) -> Iterator[int]:
-    """A folder below an open one, name by name: what is a link on the way is an error."""
+    """A folder below an open one, name by name: a link on the way is an error."""
     opened = os.dup(top)
     try:
         for name in filter(None, path.split(b"/")):

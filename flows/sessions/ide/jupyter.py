@@ -25,7 +25,7 @@ from flows.sessions.ide.pages import PAUSE_SECONDS, OnPage, Pages
 
 _ASK_ALIVE_SECONDS = 1.0
 _ANSWER_SECONDS = 30.0
-# The machine that a server is on is this one: who doesn't take up a connection at once is gone, and nobody says so.
+# Servers are on this machine: one that doesn't take up a connection at once is gone, and nobody says so.
 _CONNECT_SECONDS = 1.0
 _NOTICES = "/refit/notices"
 _TERMINALS = "/refit/terminals"
@@ -56,7 +56,7 @@ class Jupyter(Pages):
         """Wait until the server lets us in; returns the seconds that it took.
 
         Args:
-            path: what answers 200 once it is ready, e.g. `/api`.
+            path: the path that answers 200 once it is ready, e.g. `/api`.
             limit: seconds after which waiting is given up.
             alive: asked every second; once it says no, waiting is given up.
 
@@ -210,7 +210,7 @@ def check_page(url: str, page: str, token: str) -> None:
     Args:
         url: address of the IDE.
         page: path of the page; `{token}` in it is replaced.
-        token: what lets people in.
+        token: the token that lets people in.
 
     Raises:
         JupyterError: it isn't there for its owner, or it is for everybody.

@@ -15,7 +15,7 @@ from flows.sessions.model import Session
 
 PAUSE_SECONDS = 0.02
 _LIMIT = 30.0
-# In the home, beside the notice: what became of it. Renamed when it is whole, for pages look at any time.
+# In the home, beside the notice: the answer to it. Renamed when it is whole, for pages look at any time.
 _HEARD = ".heard"
 _WRITE = 'cd && mkdir -p "${1%/*}" && cat >"$1.draft" && mv -T "$1.draft" "$1"'
 # The owner of the home may have written there whatever they like, and as much.

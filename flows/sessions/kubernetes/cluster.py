@@ -185,8 +185,8 @@ class Cluster(ApiServer):
             name: of the object.
             until: says of a state of the object whether it is over.
             seconds: for which it is waited for.
-            told: what is told if that doesn't happen, without the time.
-            begin: what is done before, once no change escapes; returns the object as it is then.
+            told: the error if that doesn't happen, without the time.
+            begin: called before, once no change escapes; returns the object as it is then.
 
         Raises:
             StillWaiting: that doesn't happen in so many seconds.

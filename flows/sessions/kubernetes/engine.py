@@ -154,7 +154,7 @@ class Kubernetes:
         self._begin(session, "warm", wait)
 
     def favour(self, container: str, favoured: bool) -> None:
-        """Nothing: what a Pod requests of the cores is fixed when it is made."""
+        """Nothing: a Pod's request for cores is fixed when it is made."""
 
     def stop(self, container: str, grace: float, settle: bool = True) -> None:
         """SIGTERM to every process of a generation, up to `grace` seconds, then SIGKILL; the slot stays."""
@@ -227,7 +227,7 @@ class Kubernetes:
 
     def _release(self, pod: SessionPod, generation: int, left: Collection[int]) -> None:
         """Free the slot of a generation; a Pod that no other generation has a slot of goes, if nobody needs it."""
-        # Also one whose record was removed by hand: what runs is never ended with another generation.
+        # Also one whose record was removed by hand: a container that runs is never ended with another generation.
         others = any(slot.generation in left or slot.opened not in (0, generation) for slot in pod.slots)
         slot = pod.slot_of(generation)
         if not others and not (left and slot is None):
@@ -330,7 +330,7 @@ class Kubernetes:
         late = verb == "warm"
         pod, slot = self._placement.place(session, opened(session.generation, late=True) if late else None)
         program = manifests.program(session, argv).encode()
-        # The annotation comes first: what it says of a slot in which nothing has begun yet, `stop` puts right.
+        # The annotation comes first: `stop` puts right its word on a slot in which nothing has begun yet.
         if not (late and slot.late and slot.opened == session.generation):
             told = opened(session.generation, slot.container, late=late, started=None if late else now())
             self._annotate(pod.name, {f"{OPENED}{slot.name}": told})
@@ -353,7 +353,7 @@ class Kubernetes:
         except ProgramEnded as error:
             if error.code != _REFUSED:
                 raise
-            # It may have ended a moment ago: what begins next must be known as the program of the container to come.
+            # It may have ended a moment ago: the next process must be known as the program of the container to come.
             with suppress(StillWaiting):
                 self._await_end_of(pod.name, slot)
             return False

@@ -78,7 +78,7 @@ class Follower:
     """The known objects of a namespace.
 
     Args:
-        server: whose namespace.
+        server: the API server, with the namespace.
     """
 
     def __init__(self, server: Server) -> None:

@@ -79,7 +79,7 @@ def pod(
     """The Pod that has these claims. Pure.
 
     Args:
-        session: whose image and user it has.
+        session: the session whose image and user it has.
         mounts: the claims.
         node: on which the home is in use; empty: on any.
         options: where sessions run.

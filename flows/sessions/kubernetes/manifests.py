@@ -23,7 +23,7 @@ LABEL = "io.refit."
 SESSION, GENERATION, KIND = f"{LABEL}session", f"{LABEL}generation", f"{LABEL}kind"
 # Annotations of a record: when its generation was started and has ended, and that its session ran before it was made.
 SPEC, STARTED, ENDED, RAN = "spec", f"{LABEL}started", f"{LABEL}ended", f"{LABEL}ran"
-# Of a Pod: what it was made for, and for each slot which generation it has, and which it runs, from when until when.
+# Of a Pod: its shape, and for each slot the generation that it has, and the one that it runs, from when until when.
 SHAPE, PLACED, OPENED = f"{LABEL}shape", f"{LABEL}placed-", f"{LABEL}opened-"
 # Of a claim: the uid of the session whose it is, and its name where it is a volume.
 UID, VOLUME = f"{LABEL}uid", f"{LABEL}volume"
@@ -356,7 +356,7 @@ def changed_by_hand(live: Mapping[str, Any], expected: Mapping[str, Any], slot: 
 
     Args:
         live: `spec` of the Pod, as the API server has it.
-        expected: what `pod_spec` makes for a generation.
+        expected: the result of `pod_spec` for a generation.
         slot: which that generation has; the other slot may have another image.
     """
     differences = [f"{key} of its Pod" for key in _OF_POD if _essence(live.get(key)) != _essence(expected.get(key))]

@@ -72,7 +72,7 @@ class Placement:
 
         Args:
             session: the generation.
-            opened: what a slot that is given to it says from then on of what it runs; none: nothing.
+            opened: the record of a slot that is given to it, from then on; none: it stays as it is.
 
         Raises:
             ClusterError: there is none, or a Pod of its session may still write on a node that nobody hears of.
@@ -109,7 +109,7 @@ class Placement:
     def _wait_runs(
         self, name: str, slot: str, session: Session, begin: Callable[[], Mapping[str, Any] | None] | None = None
     ) -> None:
-        """Wait until a slot runs the image of a generation; `begin`: what lets it, and returns the Pod.
+        """Wait until a slot runs the image of a generation; `begin` lets it, and returns the Pod.
 
         Raises:
             ClusterError: it never will, or not in time: the Pod, its claims and its events say why.

@@ -25,7 +25,7 @@ def output_of(
     """Run a program in a container of a Pod; returns its standard output.
 
     Args:
-        cluster: whose Pod.
+        cluster: the cluster of the Pod.
         pod: its name.
         container: the one of its containers.
         argv: the program and its arguments.

@@ -23,7 +23,7 @@ class Pulls:
     """Brings images to nodes, each once for all who ask at about the same time.
 
     Args:
-        cluster: whose nodes.
+        cluster: the cluster of the nodes.
         nodes: says which nodes have sessions.
     """
 

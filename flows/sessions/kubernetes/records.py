@@ -316,7 +316,7 @@ def place(session: Session, pods: Iterable[SessionPod], shape: str) -> tuple[Ses
     Args:
         session: the generation.
         pods: of this session.
-        shape: what a Pod has to be made for.
+        shape: the resources and devices for which a Pod has to be made.
     """
     fitting = [each for each in pods if not each.ending and not each.over and each.shape == shape]
     own = [(each, slot) for each in fitting if (slot := each.slot_of(session.generation))]

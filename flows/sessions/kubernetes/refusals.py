@@ -119,8 +119,8 @@ def refusal(answer: Answer, right: Right, namespace: str, allowed: bool | None) 
     """The error for a refusal.
 
     Args:
-        answer: what the API server said.
-        right: what it was asked for.
+        answer: the API server's answer.
+        right: the right that the request needs.
         namespace: of the object.
         allowed: whether RBAC grants the right; none: nobody knows.
     """

@@ -24,7 +24,7 @@ class HubServer:
         name: empty: their default one.
         image: by the option that names it; empty: it has none.
         ready: it runs.
-        pending: what the Hub does with it just now: `spawn`, `stop`; empty: nothing.
+        pending: the Hub's action on it just now, `spawn` or `stop`; empty: none.
         url: the path at which the Hub's proxy leads to it.
         options: with which it was started.
     """

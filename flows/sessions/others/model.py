@@ -32,10 +32,10 @@ class Owned:
     """A session of somebody else's, as it is now.
 
     Attributes:
-        session: what Refit needs of it; its image is the one that its owner's object asks for.
+        session: its record as far as Refit needs it; its image is the one that its owner's object asks for.
         runs: whether it runs with that image.
         trouble: why it can't be moved, in words; empty: it can.
-        told: what else has to be known before it is moved, in words; empty: nothing.
+        told: a warning before it is moved, in words; empty: none.
     """
 
     session: Session

@@ -23,7 +23,7 @@ class Package:
 
     Attributes:
         name: of the package.
-        by: who wanted it.
+        by: the person who wanted it.
         at: when.
         finished: whether it was installed to the end; if not, moves leave it out.
     """

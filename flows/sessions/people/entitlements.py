@@ -37,7 +37,7 @@ class Account:
     Attributes:
         name: with which they log in.
         groups: those that they are in.
-        scopes: what the Hub's roles let them reach, e.g. `access:servers!group=class`; shares are not among them.
+        scopes: the scopes of their roles at the Hub, e.g. `access:servers!group=class`; shares are not among them.
         logins: the Hub's tokens of this person, given to browsers and programs → when each ends by itself; none: never.
     """
 
@@ -53,7 +53,7 @@ class Share:
 
     Attributes:
         session: which.
-        owner: whose it was when it was shared; it ends when the session is another's.
+        owner: its owner when it was shared; the share ends when the session is another's.
         kind: person, group or code.
         subject: name of the person or the group, or the Hub's number of the code.
     """
@@ -71,7 +71,7 @@ class Grant:
     Attributes:
         number: 1, 2, …
         session: which.
-        owner: whose the session was then.
+        owner: the owner of the session then.
         server: name of the owner's server in the Hub.
         kind: person, group or code.
         subject: as in `Share`.
@@ -146,7 +146,7 @@ class Entitlements:
     """Answers who may use which session at a moment.
 
     Attributes:
-        rights: what the Hub says.
+        rights: the rights that the Hub told of.
         owners: session → the person whose it is; sessions without an owner are missing.
         grants: Refit's records that have not ended.
         at: the moment.

@@ -37,7 +37,7 @@ class PersonKey:
     """A key of a person.
 
     Attributes:
-        person: whose it is, by the name with which they log in.
+        person: its owner, by the name with which they log in.
         key: the public half; its comment is what the person calls it.
         added: since when.
     """

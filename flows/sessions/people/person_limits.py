@@ -91,7 +91,7 @@ class Account:
 
     Attributes:
         allowed: the most that they may have.
-        used: what their sessions take, by name of the session.
+        used: the resources of their sessions, by name of the session.
     """
 
     allowed: Amounts
@@ -108,7 +108,7 @@ class Account:
         A session is never refused the amount that it has: a limit that was lowered takes nothing away.
 
         Args:
-            asked: what the session takes once it runs.
+            asked: the resources that the session takes once it runs.
             session: its name; empty: it is a new one.
         """
         has = self.used.get(session, Amounts())

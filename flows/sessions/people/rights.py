@@ -64,7 +64,7 @@ def entitlements(settings: Settings, database: Engine, heard: Heard | None = Non
     Args:
         settings: of this Refit.
         database: Refit's.
-        heard: what the Hub says; none: what it said last.
+        heard: the Hub's answer; none: its last one.
     """
     heard = heard or last(settings)
     owners, grants = Store(database).owners(), Grants(database).open()

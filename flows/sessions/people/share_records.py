@@ -64,9 +64,9 @@ class Grants:
         """Write down a share, before the Hub makes it; one that holds gets another end.
 
         Args:
-            share: what is shared, and with whom.
+            share: the session that is shared, and with whom.
             server: name of the owner's server in the Hub.
-            by: who shares it.
+            by: the person who shares it.
             until: when it ends by itself; none: it doesn't.
         """
 

@@ -52,7 +52,7 @@ class Snapshot:
         kind: why it was taken.
         by: the person who took it.
         at: when.
-        note: what that person wrote about it.
+        note: that person's note about it.
         image: digest of the image that the session had.
         profile: stem of the profile that it had.
         release: the release of that.

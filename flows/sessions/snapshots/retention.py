@@ -42,7 +42,7 @@ def outlived(
 
     Args:
         snapshots: all of the session that are on record.
-        policy: what holds for it.
+        policy: the retention policy of the session.
         move_hours: hours for which those of moves stay.
         now: the present moment.
     """

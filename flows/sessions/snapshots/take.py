@@ -26,7 +26,7 @@ def take(sessions: Sessions, session: Session, kind: Kind, by: str, *, name: str
 
     Args:
         sessions: those of this machine.
-        session: whose home and volumes.
+        session: the session with the home and volumes.
         kind: why.
         by: the person who wants it, or what does.
         name: as people shall call it; empty: the moment.

@@ -149,7 +149,7 @@ class Ssh:
         Clients that have the session's own host key know it without.
 
         Args:
-            session: whose sshd it is.
+            session: the session of the sshd.
             container: of the session, in which it runs.
         """
         try:

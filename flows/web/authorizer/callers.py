@@ -26,7 +26,7 @@ class Caller:
     Attributes:
         person: name at the Hub.
         login: the Hub's number of the login.
-        scopes: what the token of a program lets it do; none: a browser may do what the person may.
+        scopes: the scopes of a program's token; none: a browser may do what the person may.
         host: the only one at which the pass of a browser counts; empty: it isn't bound to one.
         until: seconds since 1970 until which that pass counts; of a program, 0.
     """

@@ -1,4 +1,4 @@
-"""Passes: what a browser keeps so that the authorizer knows who it is. Pure but for the key and the clock.
+"""Passes: cookies by which the authorizer knows who somebody is. Pure but for the key and the clock.
 
 A pass says who somebody is, never what they may: that is asked each time.
 """

@@ -30,7 +30,7 @@ def link(chosen: Settings, person: str, path: str) -> str:
 
     Args:
         chosen: the settings.
-        person: who is logged in by it.
+        person: the person whom it logs in.
         path: of the gateway, which is opened then.
 
     Raises:

@@ -41,8 +41,8 @@ class Actions:
 
         Args:
             session: with which something is done; nothing else is done with it until that ends.
-            verb: what, as the API calls it.
-            person: who asked for it: the history has their name.
+            verb: the action, as the API calls it.
+            person: the person who asked for it; the history has their name.
             work: the action.
 
         Raises:

@@ -70,8 +70,8 @@ def done(verb: Verb, context: VerbContext, caller: Caller, name: str, given: Any
 
     Args:
         verb: which.
-        context: what verbs work with.
-        caller: who asks.
+        context: shared by all verbs.
+        caller: the person or program that asks.
         name: of the session; empty: none.
         given: the parameters, as they came.
 
@@ -145,7 +145,7 @@ def handler(verb: Verb, context: VerbContext, identify: Identify) -> Handler:
 
     Args:
         verb: which.
-        context: what verbs work with.
+        context: shared by all verbs.
         identify: says in a thread who asks, and for which session (empty: none), or raises `Problem`.
     """
     writes = TypeAdapter(verb.gives).dump_json

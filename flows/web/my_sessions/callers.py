@@ -45,10 +45,10 @@ class Caller:
 
     Attributes:
         person: name of the Hub's user.
-        scopes: what their token permits.
+        scopes: the scopes of their token.
         admin: they administer the Hub.
         session: the session out of which they ask with its own token; empty: they ask with one of the Hub.
-        key: what distinguishes this token from the person's others, without telling it.
+        key: an identifier of this token among the person's, which doesn't give the token away.
     """
 
     person: str

@@ -1,4 +1,4 @@
-"""The pages: what the API does, as forms for people. They work without scripts, and have none."""
+"""The pages: the verbs of the API as forms for people. They work without scripts, and have none."""
 
 from __future__ import annotations
 

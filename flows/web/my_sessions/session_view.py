@@ -30,8 +30,8 @@ def state(running: Running | None, doing: Doing | None, *, should_run: bool, mov
     """How a session is. Pure.
 
     Args:
-        running: what the engine says; none: it has no container.
-        doing: what is done to it here just now.
+        running: the state by the engine; none: it has no container.
+        doing: the action on it just now.
         should_run: it ought to run.
         moving: a move of it has not ended.
         busy: somebody acts on it.
@@ -67,7 +67,7 @@ class Update:
         chosen: whether its owner has.
         until: until when a pin holds, or the day of `forced-by`.
         snoozed_until: until when its owner has put it off.
-        reason: what keeps it from moving; none: nothing but what works in it.
+        reason: why it doesn't move, besides work in it; none: for no other reason.
         at: before which moment it doesn't move of itself; none: no such moment.
         deadline: when it moves whatever works in it; none: never, as far as its owner was told.
         agreed: its owner has agreed to be interrupted.
@@ -94,7 +94,7 @@ class MySession:
     Attributes:
         name: with which the API and the shell know it.
         server: name of its server in the Hub; empty: its owner's default server.
-        owner: whose it is.
+        owner: its owner.
         role: as what the person comes in who asks.
         until: when that ends by itself; none: it doesn't.
         by: for a share, the person who gave it.
@@ -104,12 +104,12 @@ class MySession:
         release: of which release.
         title: the profile for people: its IDE, bundle and base.
         image: that it has.
-        update: what lies ahead; none: that is its owner's business.
+        update: its outlook; none: that is its owner's business.
         memory: bytes that it may take; 0: as the machine lets.
         cpus: cores that it may take; 0: as the machine lets.
         gpus: how many GPUs it has while it runs.
         disk: the disk that its home and its own volumes take, as far as it is counted.
-        doing: what was asked for last, until it is forgotten.
+        doing: the last action that was asked for, until it is forgotten.
     """
 
     name: str
@@ -146,7 +146,7 @@ def when(ahead: Outlook, snoozed: datetime | None, at: datetime) -> str:
     """When a session moves, in words. Pure.
 
     Args:
-        ahead: what lies ahead of it.
+        ahead: its outlook.
         snoozed: until when its owner has put it off.
         at: the moment at which this is said.
     """

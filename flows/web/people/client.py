@@ -48,9 +48,9 @@ class Login:
     """Somebody whom the Hub knows by a token.
 
     Attributes:
-        person: whose token it is.
+        person: the owner of the token.
         login: the Hub's number of the token.
-        scopes: what the token lets them do.
+        scopes: the scopes of the token.
     """
 
     person: str

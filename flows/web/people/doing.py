@@ -14,13 +14,13 @@ class Doing:
     """Something that was asked for and takes its time.
 
     Attributes:
-        verb: what, as the API calls it.
+        verb: the action, as the API calls it.
         by: the person who asked.
         since: when.
         ended: when it ended; none: it goes on.
         problem: why it failed; empty: it didn't.
-        hint: what to do about that.
-        note: what came of it, or what it does just now, for people.
+        hint: the next thing to do.
+        note: its result, or its present step, for people.
     """
 
     verb: str

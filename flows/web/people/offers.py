@@ -38,8 +38,8 @@ class Offer:
     """A profile on the form.
 
     Attributes:
-        profile, release: what is sent when it is chosen.
-        text: what it is, for people.
+        profile, release: the values that are sent when it is chosen.
+        text: its description for people.
         image: of which sessions are made; none: there is none that counts.
         why_not: why it can't be had now; empty: it can.
         memory: bytes that a session of it may take; 0: as the settings say.
@@ -149,7 +149,7 @@ def form(offered: Iterable[Offer], limits: str = "", sessions: Collection[str] =
 
     Args:
         offered: the profiles.
-        limits: what a person may have and what they use, for them; empty: nothing is limited.
+        limits: a person's limits and their use, for them; empty: nothing is limited.
         sessions: those whose home the new one can begin with a copy of.
     """
     ordered = sorted(offered, key=lambda offer: bool(offer.why_not))

@@ -106,8 +106,8 @@ class Allowance:
         both have what is left for one.
 
         Args:
-            person: whose session it is.
-            asked: what it takes once it runs.
+            person: the owner of the session.
+            asked: the resources that it takes once it runs.
             session: its name; empty: it is a new one.
             groups: those that the person is in; none: as the Hub has said last.
 

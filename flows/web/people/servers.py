@@ -111,7 +111,7 @@ class Servers:
         """Start the session of a server, or make it; one that runs is left alone. Returns the session's name.
 
         Args:
-            person: whose it is.
+            person: the owner of the server.
             server: its name for them.
             choice: the profile of a new one.
             groups: those that the person is in; none: as the Hub has said last.

@@ -11,7 +11,7 @@ from hashlib import sha1
 from pathlib import Path
 
 JKS = bytes.fromhex("feedfeed00000002")
-DATE = 315_532_800_000  # ms since 1970: what all files of all layers carry
+DATE = 315_532_800_000  # ms since 1970, as all files of all layers have
 # The password is the one that everybody's store has: it only guards against damage.
 SECRET = "changeit".encode("utf-16-be") + b"Mighty Aphrodite"
 

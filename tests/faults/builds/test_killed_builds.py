@@ -1,4 +1,4 @@
-"""Builds are killed: what is whole stays, only the rest is done again."""
+"""Builds are killed: whole stages stay, only the rest is done again."""
 
 from __future__ import annotations
 

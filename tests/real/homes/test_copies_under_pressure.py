@@ -123,7 +123,7 @@ def test_a_disk_that_fills_up_under_a_copy_is_left_without_half_of_it(
 def test_a_home_without_room_is_brought_back_nonetheless(
     tmp_path: Path, small_disk: Callable[[Path, int], None]
 ) -> None:
-    """Its user has filled the disk to the last byte that is for users: what was there before has its place again."""
+    """Its user has filled the disk to the last byte that is for users: the former content has its place again."""
     small_disk(tmp_path / "refit/homes", 200 << 20)
     homes = LocalHomes(Settings(home=tmp_path / "refit"))
     session = session_in(homes)

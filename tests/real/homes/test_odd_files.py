@@ -19,7 +19,7 @@ from flows.sessions.model import Session
 from tests.support.homes import UID, session_in
 
 TERABYTE, BIG = 1 << 40, 8 << 40
-SOON = 120.0  # seconds: what would read the holes takes hours
+SOON = 120.0  # seconds: to read the holes takes hours
 
 
 @contextmanager

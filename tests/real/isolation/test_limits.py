@@ -1,4 +1,4 @@
-"""Limits of sessions: what somebody in one tries to take of the machine."""
+"""Limits of sessions, against somebody in one who tries to take all of the machine."""
 
 from __future__ import annotations
 

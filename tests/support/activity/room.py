@@ -228,9 +228,9 @@ class Row:
     """A situation and its verdict.
 
     Attributes:
-        start: what makes it: shell text, or what is done to the room.
+        start: makes it, as shell text or a call with the room.
         until: shell condition that says it is so.
-        because: what the evidence has to say.
+        because: text that the evidence has to have.
         quick: whether it needs no more than the base, and runs with the quick tests.
         quiet: seconds without typing after which nobody is there; 0, so that making the row doesn't decide it.
         jupyter: whether it is so in images with JupyterLab alone.

@@ -36,7 +36,7 @@ def replica(folder: Path, url: str, work: Callable[[Fleet], None], others: Barri
     Args:
         folder: of its home.
         url: of the database.
-        work: what it does.
+        work: the function that it runs.
         others: it begins together with the processes that have the same.
     """
     process = get_context("fork").Process(target=_replica, args=(folder, url, work, others))

@@ -1,6 +1,6 @@
 """A run of a move stands still for longer than its lease, another one takes over, and the first one wakes up.
 
-Both act on the same world: what never may happen there is seen.
+Both act on the same world, which sees what never may happen.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Upsets:
 
     Attributes:
         due: number of the moment → what happens then.
-        happened: what has happened.
+        happened: the upsets that have happened.
         failing: the effects that fail until somebody has mended them.
     """
 

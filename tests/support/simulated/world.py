@@ -48,8 +48,8 @@ class Image:
     Attributes:
         lives: whether its main program goes on.
         answers: whether its IDE gets ready.
-        cell: what its kernel says to 6 * 7.
-        spoils: what it writes into homes, though nobody asked it to; no text: it removes the file.
+        cell: its kernel's answer to 6 * 7.
+        spoils: the files that it writes into homes, though nobody asked it to; no text: it removes the file.
     """
 
     lives: bool = True
@@ -133,11 +133,11 @@ class World:
         consents: session → why its last move may stop it whatever works in it; empty: it may not.
         current: says which generation of a session is on record; none: it was deleted.
         seconds: effect → seconds that it takes.
-        stands: what may let a run stand still at a moment, as a process that was stopped.
-        meanwhile: what happens at a moment; may raise what the effect fails with.
+        stands: may let a run stand still at a moment, as a process that was stopped.
+        meanwhile: called at a moment; may raise the error with which the effect fails.
         passed: the effects that have passed a moment, in their order.
         most_away: most sessions that were away at the same time, of those that have ever run.
-        violations: what has happened that never may.
+        violations: events that never may happen, and did.
         step: the step of a move that is done just now, the last one that was begun.
     """
 
@@ -249,7 +249,7 @@ class World:
         return [box.session.container for box in boxes]
 
     def stop(self, name: str) -> None:
-        """SIGTERM: what its programs save then belongs to the home."""
+        """SIGTERM: files that its programs save then belong to the home."""
         with self.lock:
             box = self.boxes.get(name)
             if box is None or box.running is not Running.running:

@@ -1,4 +1,4 @@
-"""Release files that are changed by lines: what people wrote around it stays."""
+"""Release files that are changed by lines: the text that people wrote around it stays."""
 
 from __future__ import annotations
 

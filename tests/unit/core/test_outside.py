@@ -1,4 +1,4 @@
-"""HTTP to others: what they say has a limit in bytes and in time, and a login is told to nobody else."""
+"""HTTP to others: answers have a limit in bytes and in time, and a login is told to nobody else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history is a chain: what is changed in it, or taken out of it, shows."""
+"""The history is a chain: a line that is changed, or taken out of it, shows."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ def test_waiting_ends_with_what_is_waited_for(broken_server: str) -> None:
 
 @pytest.fixture
 def server_that_is_gone() -> Iterator[str]:
-    """As of a container that has ended: who wants to connect isn't even refused."""
+    """As of a container that has ended: a connection isn't even refused."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as others:
         address = listener.getsockname()
         with suppress(OSError):  # until no more of them find room to wait

@@ -103,13 +103,13 @@ class Verb:
         method: of HTTP.
         path: below the API; `{session}` stands for the name of a session.
         scope: that a token needs.
-        what: what it does, in a sentence.
+        what: its description, in a sentence.
         does: does it: for whom, the session's name (empty: none), the parameters.
         takes: the parameters: in the body of a POST, in the query of a GET.
-        gives: what the answer has.
+        gives: the model of its answer.
         later: whether it only begins then, so that the answer is 202.
         inside: whether a session may do it with itself, by its own token.
-        button: what a page calls it; empty: it has no button there.
+        button: the text of its button on a page; empty: it has none.
         shown: the states of a session in which there is that button.
         fits: whether a session in such a state has that button.
         most: bytes that its parameters may have; 0: as those of others.

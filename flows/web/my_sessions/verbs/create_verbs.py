@@ -56,7 +56,7 @@ class Creation:
         since: when that was asked for.
         ended: when it ended; none: it goes on.
         problem: why there is no session; empty: it is there.
-        hint: what to do about that.
+        hint: the next thing to do.
     """
 
     server: str

@@ -44,12 +44,12 @@ class Rollout:
 
     Attributes:
         image: its digest.
-        profile: whose image it is.
+        profile: the profile of the image.
         release: of which release.
         state: as `RolloutStatus`; `complete` where nobody is left.
         begun: when.
         waves: those that it has.
-        steps: what can become of it now.
+        steps: the actions that are possible now.
     """
 
     image: str
@@ -67,7 +67,7 @@ class Placed:
 
     Attributes:
         session: its name.
-        owner: whose it is; empty: nobody's who is known.
+        owner: its owner; empty: it has none who is known.
         image: digest of its image.
         newest: digest of the image that it is to have; empty: there is none.
         behind: whether that is another one.

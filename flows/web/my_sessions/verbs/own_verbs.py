@@ -39,7 +39,7 @@ class Happening:
 
     Attributes:
         at: when.
-        kind: what it was, as a code.
+        kind: the kind of event, as a code.
         by: the person, or the part of Refit, that did it.
         what: more of it, for people.
     """
@@ -57,7 +57,7 @@ class Offered:
     Attributes:
         profile: stem of its tag.
         release: of which release.
-        title: what it is, for people.
+        title: its name for people.
         size: bytes (compressed) of its newest image; 0: there is none.
         built: when that was published; none: there is none.
         why_not: why it can't be had now; empty: it can.

@@ -54,8 +54,8 @@ def check(context: VerbContext, caller: Caller, asked: Amounts, session: str = "
 
     Args:
         context: the objects that verbs work with.
-        caller: whose session it is.
-        asked: what it takes once it runs.
+        caller: the owner of the session.
+        asked: the resources that it takes once it runs.
         session: its name; empty: it is a new one.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The table of all verbs: what a person, or a program of theirs, can do here.
+"""The table of all verbs, which people and their programs can use here.
 
 From it come the routes of the API, its OpenAPI description and the forms of the pages.
 """

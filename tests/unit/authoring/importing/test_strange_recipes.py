@@ -1,4 +1,4 @@
-"""Recipes and Pipfiles as people write them: what can't come over is named with its reason, and nothing is lost."""
+"""Recipes and Pipfiles as people write them: parts that can't come over are told with reasons, nothing is lost."""
 
 from __future__ import annotations
 

@@ -37,24 +37,24 @@ def found(text: str, *, upper: bool = True) -> list[tuple[int, str]]:
         ("RUN fix-permissions /opt", 1, "'fix-permissions' copies"),
         ('LABEL build="{{ date }}"\nRUN true', 1, "is built again"),
         ("LABEL name=jupyter_20261121\nRUN true", 1, "is built again"),
-        ("RUN curl -fsSL https://example.org/x | tar xz", 1, "checked by nothing"),
-        ('RUN set -eu; \\\n    wget -q "$URL"', 2, "checked by nothing"),
-        ("ADD https://example.org/x /x", 1, "checked by nothing"),
-        (f"RUN curl -O {SITE}/a; \\\n    curl -O {SITE}/b; \\\n    sha256sum -c sums", 2, "checked by nothing"),
-        (f"RUN curl -O {SITE}/a; \\\n    sha256sum -c a.sum; \\\n    curl {SITE}/b | sh", 3, "checked by nothing"),
-        (f"RUN sha256sum -c sums; \\\n    curl -O {SITE}/a", 2, "checked by nothing"),
-        ("RUN curl -O {{ url }}", 1, "checked by nothing"),
-        (f"RUN python3 -c 'from urllib.request import *; urlretrieve(\"{SITE}\")'", 1, "checked by nothing"),
-        (f'RUN Rscript -e \'download.file("{SITE}", "x")\'', 1, "checked by nothing"),
-        ('RUN yum install -y "https://example.org/x.rpm"', 1, "checked by nothing"),
-        ("RUN true; \\\n    apt-get -q install x", 2, "'apt-get -q install' brings"),
-        ("RUN pip install six", 1, "'pip install' brings"),
-        ("RUN npm install -g x", 1, "'npm install' brings"),
-        ("RUN pip3.11 --no-cache-dir install six", 1, "install' brings"),
-        ("RUN pip install six; \\\n    pip install --require-hashes -r x.txt", 1, "'pip install' brings"),
-        ("RUN git clone https://example.org/x", 1, "'git clone' brings"),
-        ("RUN Rscript -e 'remotes::install_github(\"a/b\")'", 1, "brings is locked by nothing"),
-        ("RUN Rscript -e 'install.packages(\"x\")'", 1, "brings is locked by nothing"),
+        ("RUN curl -fsSL https://example.org/x | tar xz", 1, "isn't verified"),
+        ('RUN set -eu; \\\n    wget -q "$URL"', 2, "isn't verified"),
+        ("ADD https://example.org/x /x", 1, "isn't verified"),
+        (f"RUN curl -O {SITE}/a; \\\n    curl -O {SITE}/b; \\\n    sha256sum -c sums", 2, "isn't verified"),
+        (f"RUN curl -O {SITE}/a; \\\n    sha256sum -c a.sum; \\\n    curl {SITE}/b | sh", 3, "isn't verified"),
+        (f"RUN sha256sum -c sums; \\\n    curl -O {SITE}/a", 2, "isn't verified"),
+        ("RUN curl -O {{ url }}", 1, "isn't verified"),
+        (f"RUN python3 -c 'from urllib.request import *; urlretrieve(\"{SITE}\")'", 1, "isn't verified"),
+        (f'RUN Rscript -e \'download.file("{SITE}", "x")\'', 1, "isn't verified"),
+        ('RUN yum install -y "https://example.org/x.rpm"', 1, "isn't verified"),
+        ("RUN true; \\\n    apt-get -q install x", 2, "no lock covers 'apt-get -q install'"),
+        ("RUN pip install six", 1, "no lock covers 'pip install'"),
+        ("RUN npm install -g x", 1, "no lock covers 'npm install'"),
+        ("RUN pip3.11 --no-cache-dir install six", 1, "no lock covers"),
+        ("RUN pip install six; \\\n    pip install --require-hashes -r x.txt", 1, "no lock covers 'pip install'"),
+        ("RUN git clone https://example.org/x", 1, "no lock covers 'git clone'"),
+        ("RUN Rscript -e 'remotes::install_github(\"a/b\")'", 1, "no lock covers"),
+        ("RUN Rscript -e 'install.packages(\"x\")'", 1, "no lock covers"),
     ],
 )
 def test_what_instructions_must_not_do(text: str, line: int, what: str) -> None:
@@ -85,9 +85,9 @@ def test_what_instructions_may_do(text: str) -> None:
 def test_scripts_bring_nothing_that_is_not_checked() -> None:
     text = f"#!/bin/sh\n# curl {SITE}\ncurl {SITE}/x | sh\npip install six\n\nsudo apt-get install -y x\nnpm ci\n"
     assert [(m.line, m.what) for m in rules.script(FILE, text)] == [
-        (3, "what this downloads is checked by nothing"),
-        (4, "what 'pip install' brings is locked by nothing"),
-        (6, "what 'apt-get install' brings is locked by nothing"),
+        (3, "this download isn't verified"),
+        (4, "no lock covers 'pip install'"),
+        (6, "no lock covers 'apt-get install'"),
     ]
     assert not list(rules.script(FILE, f"#!/bin/sh\ncurl -O {SITE}/x\necho '{{sum}}  x' | sha256sum -c -\n"))
 
@@ -175,7 +175,7 @@ def test_everything_is_reported_at_once_with_file_and_line(catalog: object, tmp_
         if m.file.name != "Pipfile.lock"  # the bundles of this catalog were never locked
     ]
     assert [line for line in said if "SC" not in line] == [
-        "ides/1-jupyter/files/start-jupyter:4: what this downloads is checked by nothing",
+        "ides/1-jupyter/files/start-jupyter:4: this download isn't verified",
         "releases/2026a.yaml:4: the exception for a (x) held until 2026-11-20",
     ]
     assert "ides/1-jupyter/files/start-jupyter:3" in " ".join(said) and re.search(r"SC2164", " ".join(said))

@@ -75,7 +75,7 @@ def test_its_template_reaches_nothing_else(own: Settings, template: bytes) -> No
 
 
 def test_a_snippet_of_the_catalog_brings_no_instruction_that_is_none_of_its_own(own: Settings) -> None:
-    """A template may build its instruction of pieces: what it renders to is looked at."""
+    """A template may build its instruction of pieces: its rendered text is looked at."""
     text = b"{% set word = 'CO' ~ 'PY' %}{{ word }} /etc/shadow /x\n"
     assert "no RUN or ENV" in said(own, **{"custom/custom.snippet.j2": text})
 
@@ -89,7 +89,7 @@ def test_all_stages_above_the_base_are_confined_and_its_owners(own: Settings, mo
 
 
 def test_a_layer_that_one_person_made_is_never_taken_for_another() -> None:
-    """A closed layer has no parent in its key: what a hostile layer below did to it would reach everybody."""
+    """A closed layer has no parent in its key: the work of a hostile layer below would reach everybody."""
     wheels = Stage("wheels", Kind.wheels, "base", "RUN make")
     base, python = Stage("base", Kind.bootstrap, None, ""), Stage("p", Kind.closed, "base", "RUN x", wheels=wheels)
     keys = set()

@@ -1,4 +1,4 @@
-"""`engine:` and `kubernetes:` in settings.yaml: what is written reaches Pods, and a mistake has its line."""
+"""`engine:` and `kubernetes:` in settings.yaml: values reach Pods, and a mistake has its line."""
 
 from __future__ import annotations
 

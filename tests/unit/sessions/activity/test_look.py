@@ -1,4 +1,4 @@
-"""The script that looks, run here: what it prints is what verdicts are made of."""
+"""The script that looks, run here: verdicts are made of its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration of somebody's own JupyterHub: what they have set stays, and what can't be is refused in words."""
+"""The configuration of somebody's own JupyterHub: their own settings stay, and impossible ones are refused in words."""
 
 from __future__ import annotations
 
