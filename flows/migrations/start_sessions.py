@@ -17,12 +17,14 @@ from flows.core.threads import each
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Move
+from flows.migrations.notifications.notifier import remove_called_off
 from flows.migrations.recovery import recover
 from flows.migrations.results import Result
 from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.publishing.own_profiles import OwnProfile, OwnProfiles
 from flows.publishing.publish import access_of
 from flows.publishing.signatures import Publications
+from flows.sessions.history import History
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
@@ -111,7 +113,9 @@ def start_session(settings: Settings, name: str) -> tuple[Session, Result | None
     """
     carrier = MoveExecutor.open(settings)
     result = _moved(settings, carrier, name)
-    return carrier.sessions.start(name), result
+    session = carrier.sessions.start(name)
+    remove_called_off(carrier.sessions, History(carrier.journal.database), session)
+    return session, result
 
 
 def fetch_for_start(settings: Settings, name: str) -> None:

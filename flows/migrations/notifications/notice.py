@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -237,6 +237,15 @@ def _answered(wish: UpdatePreferences | None, now: datetime) -> bool:
     if wish is None:
         return False
     return wish.mode is Mode.pin or bool(wish.snoozed_until and wish.snoozed_until > now)
+
+
+def is_called_off(told: Sequence[Event]) -> bool:
+    """Whether the last of a session's notices was taken back. Pure.
+
+    Args:
+        told: its notices, delivered or not, and what took them back, oldest first.
+    """
+    return bool(told) and told[-1].kind is Kind.withdrawn
 
 
 def first_told(events: Iterable[Event], kind: Kind) -> dict[tuple[str, str], datetime]:

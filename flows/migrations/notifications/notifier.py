@@ -25,6 +25,7 @@ from flows.migrations.notifications.notice import (
     Notice,
     answers,
     called_off,
+    is_called_off,
     latest_pin,
     mark,
     reminder,
@@ -276,6 +277,14 @@ def _withdraw(settings: Settings, sessions: Sessions, history: History, session:
         operator_alerts.addresses_of(session.name, settings, owner), title, text, "notify_owners"
     ):
         logger.warning("%s", failure)
+
+
+def remove_called_off(sessions: Sessions, history: History, session: Session) -> None:
+    """Remove the notice of a move that was called off while a session was stopped; it runs again."""
+    kinds = (Kind.noticed, Kind.not_noticed, Kind.withdrawn)
+    if is_called_off(history.events(session=session.name, kinds=kinds)):
+        with suppress(RefitError):  # it was stopped again
+            login_notice.leave(sessions.engine, session, "")
 
 
 def _names(names: Iterable[str]) -> str:
