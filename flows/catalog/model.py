@@ -21,6 +21,7 @@ MachineName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+$")]
 CudaName = Annotated[str, StringConstraints(pattern=r"^[a-z]+(-[a-z]+)?$")]
 PackageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$")]
 RepositoryName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+$")]
+HomePath = Annotated[str, StringConstraints(pattern=r"^(\.*[\w-][\w.-]*)(/\.*[\w-][\w.-]*)*$", max_length=200)]
 Mount = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}:(/[A-Za-z0-9._-]+)+(:ro)?$")]
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(MB|GB|MiB|GiB)")
@@ -68,9 +69,19 @@ class Access(Document):
         (), description="TCP ports of the machine that its sessions reach, e.g. of a database there; else none."
     )
 
+    secrets: tuple[HomePath, ...] = Field(
+        (),
+        max_length=100,
+        description="Files and folders in the home that are one session's alone, as keys and tokens: clones lack them.",
+    )
+
     def as_label(self) -> str:
         """The label on images. Settings that came later are left out unless chosen: images stay what they are."""
-        later = {"user_namespaces": self.user_namespaces, "machine_ports": self.machine_ports}
+        later = {
+            "user_namespaces": self.user_namespaces,
+            "machine_ports": self.machine_ports,
+            "secrets": self.secrets,
+        }
         return self.model_dump_json(exclude={name for name, chosen in later.items() if not chosen})
 
 
@@ -255,7 +266,8 @@ class Profile:
 
     `stem` is the part of its tag before the first underscore, e.g. `jupyter-minimal-deb12-py311`; `cuda_level` is empty
     without CUDA; `size_budget` is how many bytes (compressed) its image may have, `migration` how its sessions are
-    moved, `resources` what each of them may take, `volumes` what they have beside their homes (NAME:/path).
+    moved, `resources` what each of them may take, `volumes` what they have beside their homes (NAME:/path), `secrets`
+    what in their homes is one session's alone, beside that of its IDE.
     """
 
     stem: str
@@ -269,6 +281,15 @@ class Profile:
     migration: SessionPolicy = field(default_factory=SessionPolicy)
     resources: Resources = field(default_factory=Resources)
     volumes: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def access(self) -> Access:
+        """How its IDE is reached, with all that is one session's alone in a home."""
+        access = self.ide.config.access
+        if not self.secrets:
+            return access
+        return access.model_copy(update={"secrets": tuple(sorted({*access.secrets, *self.secrets}))})
 
     @property
     def cuda(self) -> bool:

@@ -13,7 +13,19 @@ import yaml
 from pydantic import Field
 
 from flows.catalog import tag
-from flows.catalog.model import Catalog, CudaName, Mount, Name, Only, Profile, PythonName, Release, Resources, Size
+from flows.catalog.model import (
+    Catalog,
+    CudaName,
+    HomePath,
+    Mount,
+    Name,
+    Only,
+    Profile,
+    PythonName,
+    Release,
+    Resources,
+    Size,
+)
 from flows.catalog.pins import FirstLock, PackageName, Pins, Reach, Waiver
 from flows.core import documents
 from flows.core.cron import Schedule
@@ -34,6 +46,9 @@ class Choice(Document):
     resources: Resources = Field(Resources(), description="Limits of each of its sessions on their machine.")
     volumes: tuple[Mount, ...] = Field(
         (), description="Volumes that its sessions have beside their homes: NAME:/path[:ro]."
+    )
+    secrets: tuple[HomePath, ...] = Field(
+        (), max_length=100, description="Files and folders in a home that are one session's alone: clones lack them."
     )
 
     @property
@@ -81,6 +96,7 @@ def _profile(choice: Choice, file: ReleaseFile, catalog: Catalog) -> Profile:
         migration=choice.migration.over(file.migration),
         resources=choice.resources,
         volumes=choice.volumes,
+        secrets=choice.secrets,
     )
 
 

@@ -97,7 +97,7 @@ def make_session(
         RefitError: as `Sessions.create` does.
     """
     # The image knows how it is reached; the catalog may have changed since it was built.
-    access = access_of(image, Registry(settings)) or profile.ide.config.access
+    access = access_of(image, Registry(settings)) or profile.access
     what = (profile.stem, profile.release, image, access, environment, volumes, profile.resources, owner)
     return Sessions.open(settings).create(name, *what)
 

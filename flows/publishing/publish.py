@@ -80,7 +80,7 @@ def publish(
 
 
 def _checked(reference: str, top: Built, profile: Profile, settings: Settings) -> checks.Report:
-    access, vouched = profile.ide.config.access, not profile.bundle.owner
+    access, vouched = profile.access, not profile.bundle.owner
     return checks.run(reference, top.digest, access, _asked(profile), settings, vouched=vouched)
 
 
@@ -164,7 +164,7 @@ def labelled(config: Mapping[str, object], profile: Profile, content: str) -> di
         "io.refit.profile": profile.stem,
         "io.refit.release": profile.release,
         "io.refit.content": content,
-        _ACCESS: profile.ide.config.access.as_label(),
+        _ACCESS: profile.access.as_label(),
         **({OWNER_LABEL: profile.bundle.owner} if profile.bundle.owner else {}),
     }
     return {**config, "config": {**inside, "Labels": labels}}

@@ -163,6 +163,8 @@ class Homes(Protocol):
     def draft_clone(self, source: Session, id: str, new: Session) -> None:
         """Copy a snapshot of a session for a new one, which has neither home nor volumes yet.
 
+        Secrets that either one's profile names are left out.
+
         Args:
             source: the session of the snapshot.
             id: the snapshot.

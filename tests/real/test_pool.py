@@ -17,7 +17,7 @@ from flows.core.errors import RefitError
 from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.services import doctor_sessions
-from flows.sessions.homes import person_home_limits, subvolumes
+from flows.sessions.homes import person_home_limits, subvolumes, subvolumes_as_root
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.model import Session
@@ -65,6 +65,7 @@ def test_a_home_in_the_pool_from_its_first_day_to_its_last(settings: Settings) -
     homes.restore(session, "move")
     assert (session.home / "notes").read_text() == "saved at the end"
     assert homes.differences(session, "move") == ()
+    homes.release("ana")
     homes.forget("ana", "move")
     assert subvolumes_of(homes.pool) == ["homes/ana"]
 
@@ -137,13 +138,29 @@ def test_what_the_kernel_refuses_is_told_in_words(settings: Settings, monkeypatc
         assert "quota" in refused.value.why and "grow" in refused.value.hint
     monkeypatch.undo()
     homes.delta(session, "move")
-    subvolumes.create(homes.pool.homes / ".ana.next")  # in the way, and not to be deleted
-    subvolumes.create(homes.pool.homes / ".ana.next" / "inner")
+    subvolumes.create(homes.pool.snapshots / "ana" / "inner")  # in the way, and not to be deleted
+    subvolumes.create(homes.pool.snapshots / "ana" / "inner" / "deeper")
     with pytest.raises(RefitError, match="The pool can't have a copy of") as refused:
-        homes.restore(session, "move")
+        homes.copy(session, "inner")
     assert "not empty" in refused.value.why
-    homes.pool.delete(homes.pool.homes / ".ana.next")
+
+
+def test_what_was_in_the_place_of_a_home_is_deleted_when_nobody_waits(settings: Settings) -> None:
+    Pool(settings).create(LEAST)
+    homes = LocalHomes(settings)
+    session = session_of(homes)
+    homes.delta(session, "move")
+    (session.home / "notes").write_text("later")
+    subvolumes.create(session.home / "mine")  # of the session's, since the snapshot
+    subvolumes.create(session.home / "mine" / "deeper")
+    subvolumes.create(homes.pool.homes / ".ana.next")  # of a process that was killed
     homes.restore(session, "move")
+    assert list(session.home.iterdir()) == [] and not (homes.pool.homes / ".ana.next").exists()
+    removed = homes.pool.folder / "removed"
+    assert sorted(path.name for old in removed.iterdir() for path in old.iterdir()) == ["mine", "notes"]
+    assert oct(removed.stat().st_mode)[-3:] == "700"
+    homes.release("ana")
+    assert list(removed.iterdir()) == [] and subvolumes_of(homes.pool) == ["homes/ana", "snapshots/ana/move"]
 
 
 @pytest.mark.long
@@ -165,7 +182,9 @@ def test_who_isnt_root_has_a_program_for_it(settings: Settings) -> None:
     Pool(settings).create(LEAST)
     homes = LocalHomes(settings)
     session, copy = session_of(homes), homes.pool.snapshots / "copy"
-    for verb, paths in (("take", (session.home, copy)), ("restore", (copy, session.home)), ("delete", (copy,))):
+    removed = homes.pool.folder / "removed"
+    calls: dict[str, tuple[Path, ...]] = {"take": (session.home, copy), "restore": (removed, copy, session.home)}
+    for verb, paths in {**calls, "delete": (copy,), "sweep": (removed,)}.items():
         command.run([sys.executable, "-I", "-m", subvolumes.__name__, verb, *paths], root=True)
     assert subvolumes_of(homes.pool) == ["homes/ana"]
 
@@ -281,7 +300,7 @@ def test_the_part_of_its_limit_that_a_home_takes_is_told(bounded: LocalHomes, se
     [his] = bounded.disk_use(ben)
     assert his.used < 1 << 20 and his.allowed == 50_000_000
     assert (bounded.disk_limit(None), bounded.disk_limit(7), bounded.disk_limit(0)) == (50_000_000, 7, None)
-    assert subvolumes.use_as_root(ana.home) == (use.used, 80_000_000)
+    assert subvolumes_as_root.use_as_root(ana.home) == (use.used, 80_000_000)
     as_program = [sys.executable, "-I", "-m", "flows.sessions.homes.subvolumes", "use", ana.home]  # as of no root
     assert json.loads(command.run(as_program, root=True).stdout) == [use.used, 80_000_000]
 

@@ -131,7 +131,7 @@ def _pattern(settings: Settings, source: Session, wish: Wish) -> Session:
             why=why,
             hint="mend it first, or say `--force`.",
         )
-    other = moved(source, image, access_of(image, Registry(settings)) or profile.ide.config.access)
+    other = moved(source, image, access_of(image, Registry(settings)) or profile.access)
     return replace(of_profile(other, profile), generation=1, gpus=0, devices=())
 
 

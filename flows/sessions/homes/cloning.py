@@ -11,10 +11,10 @@ from pathlib import Path
 
 from flows.core.errors import RefitError
 from flows.core.programs import command
-from flows.sessions.homes import copying, enclosed, subvolumes
+from flows.sessions.homes import copying, enclosed, subvolumes_as_root
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.volumes import Part
-from flows.sessions.model import nearest_legal
+from flows.sessions.model import HOME, nearest_legal
 
 # Keys, the owner's word that nothing may stop the session, and the files by which IDEs know that they run already.
 _OWN = (
@@ -24,7 +24,16 @@ _OWN = (
 )
 # Sockets, and the locks of git and of offices, whose programs don't run in the copy.
 _LEFT = ("-type", "s", "-o", "-path", "*/.git/*.lock", "-type", "f", "-o", "-name", ".~lock.*#", "-type", "f")
-_DROP = 'cd -- "$1" && shift && rm -rf -- "$@"'
+# Where one of them is a link, its target goes as well, if that is in the home: links name that as sessions see it.
+_DROP = """
+top=$1 seen=$2; shift 2
+mkdir -p -- "${seen%/*}" && { [ -e "$seen" ] || ln -s -- "$top" "$seen"; } && cd -- "$top" || exit
+for path; do
+  real=$(readlink -f -- "$path") || real=
+  case $real in "$top"/*) rm -rf -- "$real" || exit;; esac
+  [ ! -L "$path" ] || rm -f -- "$path" || :
+done
+"""
 
 
 def draft_of(folder: Path) -> Path:
@@ -72,13 +81,14 @@ def make_draft(pool: Pool, source: Path, target: Path, seconds: float) -> None:
         pool.snapshot([(source, draft)], writable=True)
     else:
         if draft in pool:
-            subvolumes.as_root("create", draft)
+            subvolumes_as_root.as_root("create", draft)
         copying.duplicate(source, draft, seconds)
 
 
-def drop_own(draft: Path, seconds: float) -> None:
-    """Remove from the copy of a home all that is one session's alone."""
-    enclosed.run(["sh", "-c", _DROP, "sh", draft, *_OWN], writes=[draft], limit=seconds)
+def drop_own(draft: Path, secrets: Iterable[str], seconds: float) -> None:
+    """Remove from the copy of a home all that is one session's alone, with the secrets that profiles name."""
+    doomed = sorted({*_OWN, *secrets})
+    enclosed.run(["sh", "-c", _DROP, "sh", draft, HOME, *doomed], writes=[draft], limit=seconds)
     find = ["find", str(draft), "-xdev", "(", *_LEFT, ")", "-delete"]
     enclosed.run(find, writes=[draft], limit=seconds)
 

@@ -149,6 +149,8 @@ class LocalHomes(HomeSnapshots):
     def draft_clone(self, source: Session, id: str, new: Session) -> None:
         """Copy a snapshot of a session beside the places of home and volumes of a new one, which has none yet.
 
+        Secrets that either one's profile names are left out.
+
         Args:
             source: the session of the snapshot.
             id: the snapshot.
@@ -163,7 +165,8 @@ class LocalHomes(HomeSnapshots):
         with reserved(self._notes, new.home.parent, size):
             for part, folder in froms.items():
                 cloning.make_draft(self.pool, folder, to[part.volume], self._copy_seconds)
-        cloning.drop_own(cloning.draft_of(new.home), self._copy_seconds)
+        secrets = {*source.access.secrets, *new.access.secrets}
+        cloning.drop_own(cloning.draft_of(new.home), secrets, self._copy_seconds)
 
     def finish_clone(self, new: Session, old: int) -> None:
         """Give the copies to the new session's user, in the place of the user `old`, and put them in their places."""
@@ -181,6 +184,7 @@ class LocalHomes(HomeSnapshots):
             for subvolume in (*inside, self.pool.homes / name):
                 self.pool.delete(subvolume)
             doomed += [*folders, snapshot_notes.folder_of(self.pool.snapshots, name)]
+            self.pool.sweep()
         for folder in doomed:
             copying.remove(folder)
         person_home_limits.choose(self._limits_of, name, None)

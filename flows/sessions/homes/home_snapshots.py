@@ -187,7 +187,8 @@ class HomeSnapshots:
         """Nothing: programs of this machine start at once."""
 
     def release(self, session: str) -> None:
-        """Nothing: see `prepare`."""
+        """Delete what was in the place of homes that went back; nobody waits for that."""
+        self.pool.sweep()
 
     def copy(self, session: Session, id: str) -> Path:
         """Copy home and volumes of a running session; `delta` brings in later changes.

@@ -24,7 +24,7 @@ from flows.core.programs import command
 from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.host import mounts, tools
-from flows.sessions.homes import disk_quotas, person_home_limits, subvolumes
+from flows.sessions.homes import disk_quotas, person_home_limits, subvolumes_as_root
 from flows.sessions.homes.btrfs_send import touched
 
 logger = logging.getLogger("refit.sessions")
@@ -57,8 +57,8 @@ class Pool:
 
     def __init__(self, settings: Settings) -> None:
         self.folder = settings.home / "pool"
-        self.homes, self.snapshots, self.rehearsals, self.volumes = (
-            self.folder / name for name in ("homes", "snapshots", "rehearsals", "volumes")
+        self.homes, self.snapshots, self.rehearsals, self.volumes, self._removed = (
+            self.folder / name for name in ("homes", "snapshots", "rehearsals", "volumes", "removed")
         )
         self._settings, self._file = settings, settings.home / "pool.btrfs"
 
@@ -149,7 +149,7 @@ class Pool:
         """Let homes and volumes have so many bytes each as they may, where this kernel can see to that."""
         for folder in folders:
             try:
-                subvolumes.as_root("limit", folder, Path(str(self._most(folder))))
+                subvolumes_as_root.as_root("limit", folder, Path(str(self._most(folder))))
             except (OSError, ProgramFailed) as error:
                 logger.warning("%s has no limit: %s", folder, error)
 
@@ -162,7 +162,7 @@ class Pool:
     def use(self, folder: Path) -> tuple[int, int] | None:
         """Bytes that a home or a volume takes, and may take (0: as many as there are); none: nobody counts them."""
         try:
-            return subvolumes.use_as_root(folder) if self.ready() else None
+            return subvolumes_as_root.use_as_root(folder) if self.ready() else None
         except (OSError, ProgramFailed) as error:
             logger.info("how much %s takes can't be told: %s", folder, error)
             return None
@@ -192,7 +192,7 @@ class Pool:
         if not home.parent.exists():
             command.run(["install", "-d", "-m", "0755", home.parent], root=True)
         self.delete(draft)
-        subvolumes.as_root("create", draft)
+        subvolumes_as_root.as_root("create", draft)
         command.run(["install", "-d", "-m", "0700", "-o", str(uid), "-g", "0", draft], root=True)
         yield draft
         self.delete(home)
@@ -215,17 +215,25 @@ class Pool:
             raise
 
     def restore(self, pairs: Sequence[tuple[Path, Path]]) -> None:
-        """Let each second of a pair be what the snapshot before it is: all of them, or none.
+        """Let each second of a pair be what the snapshot before it is: all of them, or none; `sweep` deletes the rest.
 
         Raises:
             RefitError: the pool or somebody's share of it is full.
         """
-        self._do("restore", pairs)
+        self._do("restore", pairs, self._removed)
         self._bound(*(home for _, home in pairs))
 
-    def _do(self, verb: str, pairs: Sequence[tuple[Path, Path]]) -> None:
+    def sweep(self) -> None:
+        """Delete what was in the place of a home before it went back: for minutes, if it had millions of files."""
         try:
-            subvolumes.as_root(verb, *chain.from_iterable(pairs))
+            if self.exists:
+                subvolumes_as_root.as_root("sweep", self._removed)
+        except (OSError, ProgramFailed) as error:  # the next one does
+            logger.warning("not all of %s can be deleted: %s", self._removed, error)
+
+    def _do(self, verb: str, pairs: Sequence[tuple[Path, Path]], *before: Path) -> None:
+        try:
+            subvolumes_as_root.as_root(verb, *before, *chain.from_iterable(pairs))
         except (OSError, ProgramFailed) as error:
             raise RefitError(
                 f"The pool can't have a copy of {', '.join(str(source) for source, _ in pairs)}.",
@@ -236,9 +244,9 @@ class Pool:
     def delete(self, subvolume: Path) -> None:
         """Delete a subvolume, with those that are inside; none there is no error."""
         try:
-            subvolumes.as_root("delete", subvolume)
+            subvolumes_as_root.as_root("delete", subvolume)
         except (OSError, ProgramFailed):  # what is not empty of others can't be deleted
-            subvolumes.as_root("delete-all", subvolume)
+            subvolumes_as_root.as_root("delete-all", subvolume)
 
     def touched(self, home: Path, snapshot: Path) -> frozenset[str] | None:
         """The paths of a home that are not as in its snapshot, however large both are; none: nobody knows."""
@@ -262,7 +270,7 @@ class Pool:
         Raises:
             RefitError: there are others inside.
         """
-        if inside := subvolumes.nested_as_root(home):
+        if inside := subvolumes_as_root.nested_as_root(home):
             raise RefitError(
                 f"There are subvolumes of their own inside {home}: {some(map(on_a_line, inside))}.",
                 why="A snapshot doesn't hold what is in them, and it couldn't be brought back.",

@@ -1,7 +1,7 @@
 """Subvolumes of btrfs, by the kernel's own calls: a program for each would take longer than what it does.
 
-All verbs need root. A user who isn't root runs this module as a program: `python -m flows.sessions.homes.subvolumes
-VERB …`.
+All verbs need root; see `subvolumes_as_root`. This module is also a program, `python -m flows.sessions.homes.subvolumes
+VERB …`, for which people wait while their session is away: it imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flows.core import fence
-from flows.core.programs import command
 from flows.sessions.homes import disk_quotas
 from flows.sessions.homes.btrfs_calls import call, opened
 
@@ -164,17 +162,39 @@ def take(*paths: Path, writable: bool = False) -> None:
         raise
 
 
-def restore(*paths: Path) -> None:
+def restore(removed: Path, *paths: Path) -> None:
     """Let every second path be what the snapshot before it is: all of them, or none.
 
-    At every instant each is the one or the other as a whole; after a kill the same call does the rest.
+    At every instant each is the one or the other as a whole; after a kill the same call does the rest. Somebody waits,
+    and to delete what was there takes seconds where the kernel remembers its files: it goes to `removed`, for `sweep`.
     """
     following = [(home.with_name(f".{home.name}.next"), home) for _, home in _pairs(paths)]
     sources = [(snapshot, draft) for (snapshot, _), (draft, _) in zip(_pairs(paths), following, strict=True)]
+    for draft, _ in following:
+        set_aside(draft, removed)
     take(*(path for pair in sources for path in pair), writable=True)
     all_or_none(following, exchange)
     for draft, _ in following:
-        delete(draft)
+        set_aside(draft, removed)
+
+
+def set_aside(path: Path, removed: Path) -> None:
+    """Move a subvolume to those that `sweep` deletes, under a name of its own; none there is no error."""
+    if path.exists():
+        removed.mkdir(mode=0o700, exist_ok=True)
+        path.rename(removed / os.urandom(16).hex())
+
+
+def sweep(removed: Path) -> None:
+    """Delete all that was set aside; others may do the same at the same time."""
+    for path in removed.iterdir() if removed.exists() else ():
+        with suppress(FileNotFoundError):
+            try:
+                delete(path)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:  # there are others inside
+                    raise
+                delete_all(path)
 
 
 def all_or_none(pairs: Iterable[tuple[Path, Path]], switch: Callable[[Path, Path], None]) -> None:
@@ -199,45 +219,11 @@ VERBS: Mapping[str, Callable[..., None]] = {
     "delete": delete,
     "delete-all": delete_all,
     "restore": restore,
+    "sweep": sweep,
     "take": take,
     "limit": lambda path, most: disk_quotas.limit(path, int(most.name)),
     "take-writable": lambda *paths: take(*paths, writable=True),
 }
-
-
-def as_root(verb: str, *paths: Path) -> None:
-    """Do one of `VERBS`; as root, whoever calls.
-
-    Raises:
-        OSError, ProgramFailed: it can't be done.
-    """
-    # A verb that would take back somebody's work runs as a program, which starts only while the lease is ours (see
-    # `fence`).
-    if os.geteuid() == 0 and verb != "restore":
-        fence.check()
-        VERBS[verb](*paths)
-    else:
-        command.run([sys.executable, "-I", "-m", __name__, verb, *paths], root=True)
-
-
-def nested_as_root(path: Path) -> tuple[str, ...]:
-    """`nested`; as root, whoever calls."""
-    if os.geteuid() == 0:
-        return nested(path)
-    told = command.run([sys.executable, "-I", "-m", __name__, "nested", path], root=True).stdout
-    return tuple(json.loads(told))
-
-
-def use_as_root(path: Path) -> tuple[int, int] | None:
-    """`disk_quotas.use`; as root, whoever calls.
-
-    Raises:
-        OSError, ProgramFailed: there is no such subvolume.
-    """
-    if os.geteuid() == 0:
-        return disk_quotas.use(path)
-    told = json.loads(command.run([sys.executable, "-I", "-m", __name__, "use", path], root=True).stdout)
-    return (told[0], told[1]) if told else None
 
 
 _ANSWERS: Mapping[str, Callable[[Path], object]] = {"nested": nested, "use": disk_quotas.use}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.catalog.model import Access
 from flows.core.errors import RefitError
 from flows.core.programs import command
 from flows.migrations.snapshots import snapshot_actions
@@ -48,9 +49,9 @@ def ada(sessions: Sessions) -> Session:
     return ada
 
 
-def cloned(sessions: Sessions, ada: Session, name: str = "ada2") -> Session:
+def cloned(sessions: Sessions, ada: Session, name: str = "ada2", access: Access | None = None) -> Session:
     snapshot = snapshot_actions.take(sessions, "ada", "ada", called=f"for-{name}")
-    new = replace(ada, name=name, uid=UID, home=sessions.homes.path(name), volumes=())
+    new = replace(ada, name=name, uid=UID, home=sessions.homes.path(name), volumes=(), access=access or ada.access)
     new = replace(new, volumes=(sessions.homes.mounted(name, Wanted("data", "/data")),))
     # The snapshot was taken of the session on record, which has no volumes there.
     sessions.homes.copy(ada, snapshot.id)
@@ -73,6 +74,31 @@ def test_a_clone_has_the_files_and_none_of_what_is_one_sessions_alone(sessions: 
     assert oct(new.home.stat().st_mode)[-3:] == "700" and (new.home / "link").readlink() == Path("/etc/shadow")
     assert Path("/etc/shadow").stat().st_uid == 0
     assert (new.volumes[0].folder / "rows").read_text() == "1" and new.volumes[0].folder.stat().st_uid == UID
+
+
+def test_secrets_that_either_profile_names_stay_with_their_session(sessions: Sessions, ada: Session) -> None:
+    ada = replace(ada, access=Access(secrets=(".netrc", ".config/tool/token", "keys", "-rf", "plain", "up", "out")))
+    for path in (".config/tool/token", ".config/tool/config", "keys/a/b", "-rf/x", "dotfiles/netrc", "dotfiles/gone"):
+        (ada.home / path).parent.mkdir(parents=True, exist_ok=True)
+        (ada.home / path).write_text("secret")
+    (ada.home / ".netrc").symlink_to("/home/dev/dotfiles/netrc")  # as the session sees it
+    (ada.home / "plain").symlink_to("dotfiles/gone")
+    (ada.home / "up").symlink_to("../../../..")
+    (ada.home / "out").symlink_to("/usr/bin")
+    (ada.home / ".ssh/id_ed25519").rename(ada.home / "dotfiles/id_ed25519")
+    (ada.home / ".ssh").rmdir()
+    (ada.home / ".ssh").symlink_to("dotfiles")  # goes with what is in it
+    (ada.home / "work").symlink_to("project")
+    command.run(["chown", "-R", "-h", f"{ada.uid}:0", ada.home], root=True)
+    before = manifest(ada.home)
+    found = manifest(cloned(sessions, ada, access=Access(secrets=("of-the-other", "project/work.py"))).home)
+    assert manifest(ada.home) == before and Path("/usr/bin/env").exists()
+    secret = {".netrc", ".config/tool/token", "plain", "up", "out", "project/work.py"}
+    whole = ("keys", "-rf", "dotfiles", ".ssh")
+    secret |= {path for path in before if path in whole or path.startswith(tuple(f"{each}/" for each in whole))}
+    others = {".config/refit/hold", "project/.git/index.lock", "ide.sock", ".local/share/jupyter/runtime"}
+    assert before.keys() - found.keys() == secret | others | {".local/share/jupyter/runtime/jpserver-1.json"}
+    assert {".config/tool/config", "work", "project/poetry.lock"} <= found.keys()
 
 
 def test_removing_either_takes_nothing_from_the_other(sessions: Sessions, ada: Session) -> None:

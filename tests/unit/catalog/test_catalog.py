@@ -9,7 +9,7 @@ from prefect.client.schemas.schedules import CronSchedule
 from pydantic import TypeAdapter, ValidationError
 
 from flows.catalog import load
-from flows.catalog.model import Resources
+from flows.catalog.model import Access, Resources
 from flows.core.cron import Schedule
 from flows.core.documents import Mistakes
 from flows.core.errors import RefitError, UnknownName
@@ -65,6 +65,7 @@ def release(*profiles: str) -> Change:
     return write(RELEASE, "release: 2026a\nprofiles:\n" + "".join(f"  - {{{profile}}}\n" for profile in profiles))
 
 
+NO_PATHS_OF_HOMES = ("/etc/passwd", "../x", "a/../b", ".", "a//b", "a/", "*.key", "")
 GOOD = "ide: jupyter, bundle: minimal, os: deb12, python: py311"
 
 
@@ -124,6 +125,17 @@ def test_what_the_sessions_of_a_profile_have(root: Path) -> None:
     (profile,) = load.load_catalog(root).releases["2026a"].profiles
     assert profile.resources == Resources.model_validate({"gpus": 1, "memory": "16 GB", "cpus": 0.5})
     assert profile.volumes == ("data:/data:ro",)
+
+
+def test_secrets_of_a_profile_are_those_of_its_ide_and_of_its_line_in_the_release(root: Path) -> None:
+    own = load.load_catalog(root).releases["2026a"].profiles[0]
+    assert own.access is own.ide.config.access and "secrets" not in own.access.as_label()
+    release(f"{GOOD}, secrets: [.netrc, .config/..x/a.b, -rf]")(root)
+    ide = own.ide.folder / "ide.yaml"
+    ide.write_text(ide.read_text().replace("access:\n", "access:\n  secrets: [.netrc, keys]\n"))
+    (profile,) = load.load_catalog(root).releases["2026a"].profiles
+    assert profile.access.secrets == ("-rf", ".config/..x/a.b", ".netrc", "keys")
+    assert Access.model_validate_json(profile.access.as_label()) == profile.access
 
 
 @pytest.mark.slow
@@ -205,6 +217,7 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
         (release(f"{GOOD}, size_budget: 0 MB"), RELEASE, 3, "greater than 0"),
         (release(f"{GOOD}, resources: {{gpus: -1}}"), RELEASE, 3, "greater than or equal to 0"),
         (release(f"{GOOD}, volumes: [data]"), RELEASE, 3, "should match pattern"),
+        *((release(f"{GOOD}, secrets: ['{path}']"), RELEASE, 3, "should match pattern") for path in NO_PATHS_OF_HOMES),
         (release(GOOD.replace("bundle", "bundel")), RELEASE, 3, "did you mean 'bundle'?"),
         (replace(RELEASE, "release: 2026a", "release: 2026b"), RELEASE, 1, "not called like its file: write '2026a'"),
         (replace(RELEASE, "release: 2026a", "release: next"), RELEASE, 1, "'next' is not a year and a letter"),
