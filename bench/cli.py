@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench import (
     builders,
+    capture,
     door,
     downtime,
     faults,
@@ -51,6 +52,7 @@ BENCHMARKS = {
     "rollout": Benchmark(rollout.run),
     "homes": Benchmark(homes.run),
     "snapshots": Benchmark(snapshots.run, ("rsync",)),
+    "capture": Benchmark(capture.run, ("podman",)),
     "downtime": Benchmark(downtime.run, ("podman",)),
     "busy": Benchmark(downtime.run_busy, ("podman",)),
     "rollback": Benchmark(rollback.run, ("podman",)),

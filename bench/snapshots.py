@@ -43,9 +43,9 @@ def _measured(sessions: Sessions, pool: Pool) -> list[Row]:
     first = snapshot_actions.all_of(sessions, ada)[0]
     clones = [seconds_of(partial(_clone, sessions, ada, first.id, n)) for n in range(CLONES)]
     # The next change of the pool waits until so many new owners are written down: that cost of clones has a row.
-    after = seconds_of(lambda: _back(sessions, ada, first.id))
+    after = _back(sessions, ada, first.id)
     command.run(["btrfs", "filesystem", "sync", pool.folder], root=True, limit=600)
-    back = [seconds_of(lambda: _back(sessions, ada, first.id)) for _ in range(ROUNDS)]
+    back = [_back(sessions, ada, first.id) for _ in range(ROUNDS)]
     copied = seconds_of(
         lambda: command.run(["rsync", "-a", f"{ada.home}/", pool.folder / "copy"], root=True, limit=3600)
     )
@@ -76,11 +76,22 @@ def _clone(sessions: Sessions, ada: Session, snapshot: str, number: int) -> None
     sessions.homes.finish_clone(new, ada.uid)
 
 
-def _back(sessions: Sessions, ada: Session, snapshot: str) -> None:
-    """The steps of a rollback while the session is away: the home as it is becomes a snapshot, then it goes back."""
+def _back(sessions: Sessions, ada: Session, snapshot: str) -> float:
+    """Seconds of the steps of a rollback while the session is away: the home as it is becomes a snapshot, then it goes
+    back. As in a rollback, a first snapshot is taken before the stop, and what was replaced goes afterwards. The kernel
+    remembers all files, as those of a session in use.
+    """
+    command.run(["find", ada.home, "-type", "f", "-newermt", "now"], root=True, limit=600)
+    sessions.homes.copy(ada, "safety")
     (ada.home / "folder-0" / "saved").write_bytes(bytes(100_000))
-    sessions.homes.delta(ada, "safety")
-    sessions.homes.restore(ada, snapshot)
+
+    def away() -> None:
+        sessions.homes.delta(ada, "safety")
+        sessions.homes.restore(ada, snapshot)
+
+    taken = seconds_of(away)
+    sessions.homes.release(ada.name)
+    return taken
 
 
 def _slow(seconds: list[float]) -> float:

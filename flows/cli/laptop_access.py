@@ -138,6 +138,21 @@ def list_snapshots(name: Name, as_json: Json = False) -> None:
     _table("Snapshots", kept, ("name", "at", "why"), rows, as_json)
 
 
+@app.command("remove-snapshot")
+def remove_snapshot(
+    name: Name,
+    snapshot: Chosen,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove a snapshot for good, and wait for it."""
+    kept = ask("GET", f"{path(name)}/snapshots")
+    chosen = next((one["name"] for one in kept if snapshot in (one["name"], one["id"])), snapshot)
+    if not yes:
+        typer.confirm(f"Nobody can go back to it afterwards. Remove {chosen}?", abort=True)
+    act(name, "snapshots/remove", as_json, {"snapshot": snapshot, "confirm": chosen})
+
+
 @app.command("rollback")
 def go_back(
     name: Name,

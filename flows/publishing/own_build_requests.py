@@ -184,6 +184,11 @@ class BuildRequests:
         of_it = OwnBuildRequestRow.bundle == bundle
         write_rows(self.database, lambda rows: rows.execute(delete(OwnBuildRequestRow).where(of_it)))
 
+    def leave(self, person: str) -> None:
+        """Somebody's account goes: nobody is there for whom their builds that wait would be made."""
+        waits = (OwnBuildRequestRow.owner == person) & OwnBuildRequestRow.begun.is_(None)
+        write_rows(self.database, lambda rows: rows.execute(delete(OwnBuildRequestRow).where(waits)))
+
     def all(self) -> tuple[Request, ...]:
         """All requests, in the order in which their builds begin."""
         with Session(self.database) as rows:

@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 
 from flows.core.errors import RefitError
-from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
@@ -20,7 +19,7 @@ from flows.sessions.model import Running
 from tests.support.killing import NAME, Scene, furnished
 from tests.support.machine import RegistryServer
 from tests.support.moving import check_no_gap, manifest
-from tests.support.pools import smallest_pool
+from tests.support.pools import fill, smallest_pool
 from tests.support.variants import LIGHT, light
 
 SMALL = 20_000  # files of which the clone's owner has to be written into a pool that has no block left
@@ -43,18 +42,6 @@ def scene(
         yield scene
 
 
-def fill(scene: Scene, left: int) -> None:
-    """Let the pool have so many bytes left; 0: let the last one be written, too."""
-    pool = Pool(scene.settings)
-    filler = pool.folder / "filler"
-    command.run(["rm", "-f", filler], root=True)
-    command.run(["btrfs", "filesystem", "sync", pool.folder], root=True)
-    if left:
-        command.run(["fallocate", "--length", str(pool.room().free - left), filler], root=True)
-    else:
-        command.run(["dd", "if=/dev/zero", f"of={filler}", "bs=64K", "status=none"], root=True, accepted=(1,))
-
-
 def check(scene: Scene, home: object) -> None:
     """The session goes on as it was, and nothing of what was tried is left."""
     session = scene.sessions.store.session(NAME)
@@ -72,7 +59,7 @@ def check(scene: Scene, home: object) -> None:
 @pytest.mark.parametrize("left", [100_000_000, 0], ids=["little room", "no byte"])
 def test_what_needs_room_is_refused_and_what_needs_none_is_done(scene: Scene, left: int) -> None:
     home = manifest(scene.sessions.store.session(NAME).home)
-    fill(scene, left)
+    fill(Pool(scene.settings), left)
     with pytest.raises(RefitError, match="no room"):
         snapshot_actions.take(scene.sessions, NAME, "ada", called="more")
     check(scene, home)
@@ -92,7 +79,7 @@ def test_what_needs_room_is_refused_and_what_needs_none_is_done(scene: Scene, le
         scene.sessions.remove("ada2", purge=True)
         check(scene, home)
 
-    fill(scene, 600_000_000)
+    fill(Pool(scene.settings), 600_000_000)
     result = roll_back(scene.settings, NAME, "then", "ada", force=True)
     assert result.moved, result.reason
     [safety] = [

@@ -10,6 +10,8 @@ from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.sessions.homes.pool import LEAST, Pool
 
+_FILLER = "filler"
+
 
 @contextmanager
 def smallest_pool(home: Path) -> Iterator[Pool]:
@@ -20,3 +22,19 @@ def smallest_pool(home: Path) -> Iterator[Pool]:
         yield pool
     finally:
         command.run(["umount", pool.folder], root=True, accepted=(0, 1, 32))
+
+
+def fill(pool: Pool, left: int) -> None:
+    """Let the pool have so many bytes left; 0: let the last one be written, too."""
+    make_room(pool)
+    if left:
+        command.run(["fallocate", "--length", str(pool.room().free - left), pool.folder / _FILLER], root=True)
+    else:
+        to = pool.folder / _FILLER
+        command.run(["dd", "if=/dev/zero", f"of={to}", "bs=64K", "status=none"], root=True, accepted=(1,))
+
+
+def make_room(pool: Pool) -> None:
+    """Undo `fill`."""
+    command.run(["rm", "-f", pool.folder / _FILLER], root=True)
+    command.run(["btrfs", "filesystem", "sync", pool.folder], root=True)

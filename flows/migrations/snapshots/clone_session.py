@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from flows.compatibility.obstacles import obstacles
-from flows.core.errors import RefitError
+from flows.core.errors import RefitError, UnknownName
 from flows.core.leases import LeaseTaken
 from flows.core.progress import reported
 from flows.core.settings import Settings
@@ -25,6 +26,8 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import PREFIX, Session, check_name
 from flows.sessions.snapshots.model import Snapshot
 from flows.sessions.store import NameTaken
+
+logger = logging.getLogger("refit.migrations")
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,12 @@ def _snapshot(sessions: Sessions, source: Session, wish: Wish, by: str) -> Itera
     try:
         yield taken
     finally:
-        snapshot_actions.remove(sessions, source.name, taken.id, by)
+        try:
+            snapshot_actions.remove(sessions, source.name, taken.id, by)
+        except (
+            RefitError
+        ) as error:  # the session moves meanwhile: retention removes it, and the clone is none the worse
+            logger.info("the snapshot %s of %s stays: %s", taken.name, source.name, error)
 
 
 def _make(
@@ -172,6 +180,7 @@ def _make(
 
     try:
         homes.draft_clone(source, snapshot.id, _placed(settings, sessions, pattern))
+        _check_there(sessions, source, snapshot)
         taken = homes.owners().values()
         made = store.add(pattern.name, make, uids=settings.session_uids, avoid=taken, owner=owner)
         homes.finish_clone(made, source.uid)
@@ -181,6 +190,21 @@ def _make(
     except BaseException:
         _remove(sessions, pattern.name)
         raise
+
+
+def _check_there(sessions: Sessions, source: Session, snapshot: Snapshot) -> None:
+    """Find out after the copy whether it is whole: a removal is on record before a file of the snapshot goes.
+
+    Raises:
+        RefitError: somebody, or retention, has removed the snapshot meanwhile.
+    """
+    try:
+        snapshot_actions.find(sessions, source.name, snapshot.id)
+    except UnknownName:
+        raise RefitError(
+            f"The snapshot {snapshot.name!r} of {source.name!r} was removed while it was copied.",
+            hint="choose another one, or clone the home as it is now.",
+        ) from None
 
 
 def _remove(sessions: Sessions, name: str) -> None:

@@ -26,7 +26,8 @@ from flows.sessions.snapshots import take as taking
 from flows.sessions.snapshots.model import Kind, Snapshot, from_note
 from flows.sessions.snapshots.records import SnapshotRecords
 
-LIST_SECONDS = 10.0  # for which a list looks up sizes, the newest first
+MOST = 500  # snapshots of a session by people: each one is looked at whenever they are listed
+LIST_SECONDS = 10.0  # for which a list looks up changes, and then sizes, the newest first
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,19 @@ def take(sessions: Sessions, name: str, by: str, *, called: str = "", note: str 
 
     Raises:
         RefitError: there is no such session, a move of it is not finished, the name can't be or is taken, or there is
-            no room; nothing is left of it.
+            no room, or it has as many as it may; nothing is left of it.
     """
     with _at_rest(sessions, name) as session:
+        _check_number(sessions, session)
         return taking.take(sessions, session, Kind.named if called else Kind.unnamed, by, name=called, note=note)
+
+
+def _check_number(sessions: Sessions, session: Session) -> None:
+    if (there := len(SnapshotRecords(sessions.store.database).all(session.name))) >= MOST:
+        raise RefitError(
+            f"{session.name!r} has {there} snapshots, and may have no more than {MOST}.",
+            hint=f"remove some that nobody needs: `refit session remove-snapshot {session.name} SNAPSHOT`.",
+        )
 
 
 def cost(sessions: Sessions, name: str) -> int:
@@ -80,8 +90,12 @@ def listed(sessions: Sessions, name: str) -> tuple[Listed, ...]:
     session = sessions.store.session(name)
     snapshots = all_of(sessions, session)
     changed: dict[str, tuple[str, ...] | None] = {}
+    until = time.monotonic() + LIST_SECONDS
     with suppress(LeaseTaken, RefitError), sessions.alone(name, wait=0):  # somebody acts on it: later, then
-        changed = {one.id: sessions.homes.touched(session, one.id) for one in snapshots}
+        for one in reversed(snapshots):
+            if time.monotonic() >= until:  # a move may wait for the session
+                break
+            changed[one.id] = sessions.homes.touched(session, one.id)
     sizes, until = dict[str, int | None](), time.monotonic() + LIST_SECONDS
     for one in reversed(snapshots):
         asks = one.size is None and time.monotonic() < until

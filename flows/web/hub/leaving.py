@@ -6,6 +6,7 @@ from typing import Any
 
 from flows.core.database import open_database
 from flows.core.settings import Settings
+from flows.publishing.own_build_requests import BuildRequests
 from flows.publishing.own_profiles import OwnProfiles
 from flows.sessions.people.person_keys import PersonKeys
 
@@ -26,6 +27,7 @@ def note(authenticator: Any, chosen: Settings) -> None:
         database = open_database(chosen.database)
         PersonKeys(database).forget(user.name)
         OwnProfiles(database).leave(user.name)
+        BuildRequests(database).leave(user.name)
         return delete(user)
 
     def add_user(user: Any) -> Any:

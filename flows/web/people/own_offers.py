@@ -12,6 +12,7 @@ from flows.core.database import open_database
 from flows.core.formatting import on_a_line
 from flows.core.settings import Settings
 from flows.images.registry import Registry
+from flows.publishing.own_build_requests import BuildRequests
 from flows.publishing.own_profiles import OfferedTo, OwnProfile, OwnProfiles
 from flows.publishing.signatures import Refusal
 from flows.sessions.people.entitlements import Rights
@@ -58,6 +59,7 @@ def end_over(records: OwnProfiles, rights: Rights, gone: Collection[str]) -> Non
     """
     for person in gone:
         records.leave(person)
+        BuildRequests(records.database).leave(person)
     for offer in records.offered():
         if (groups := ended(offer, rights)) and (told := records.end_offers(offer.bundle, offer.owner, groups)):
             logger.warning("%s is offered no longer to %s", offer.bundle, ", ".join(map(on_a_line, told)))

@@ -66,6 +66,13 @@ def test_a_snapshot_is_taken_and_the_way_back_is_confirmed(hub: Hub, ada: Person
     told = mine.settled("ada")["doing"]
     assert not told["problem"], told
     assert Path(hub.sessions.homes.path("ada"), "before").read_text() == "1"
+    for confirm in ("", "ada"):
+        refused = mine("POST", "/sessions/ada/snapshots/remove", json={"snapshot": "before-it", "confirm": confirm})
+        assert (refused.status_code, refused.json()["code"]) == (409, "unconfirmed")
+    page = ada.client.get(f"{BASE}/sessions/ada")
+    sent = submit(ada, page, "remove-snapshot", "ada", snapshot="before-it", confirm="before-it", page="one")
+    assert sent.status_code == 200 and not mine.settled("ada")["doing"]["problem"]
+    assert "before-it" not in {one["name"] for one in mine("GET", "/sessions/ada/snapshots").json()}
 
 
 def test_keys_are_ones_own(tmp_path: Path, ada: Person, eve: Person) -> None:

@@ -66,6 +66,8 @@ def test_a_home_goes_back_as_a_whole_and_by_single_files(hub: Hub, ada: Person, 
     mine("clone", "ada", "try-it", "--snapshot", "by-mine")
     [copy] = [one["name"] for one in mine("list") if one["owner"] == "ada" and "try-it" in one["name"]]
     assert Path(hub.sessions.homes.path(copy), "mine.txt").read_text() == "one"
+    mine("remove-snapshot", "ada", "by-mine", "--yes")
+    assert "by-mine" not in {one["name"] for one in mine("snapshots", "ada")}
 
 
 def test_keys_are_added_and_removed(ada: Person, tmp_path: Path, mine: Mine) -> None:

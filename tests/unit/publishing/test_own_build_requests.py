@@ -57,6 +57,19 @@ def test_the_first_come_first_and_nobody_has_two_at_a_time(requests: BuildReques
     assert requests.all() == () and requests.take() is None
 
 
+def test_builds_of_somebody_who_has_left_are_not_begun(requests: BuildRequests) -> None:
+    """The one that is under way comes to its end."""
+    for bundle, owner in (("one", "ada"), ("two", "ada"), ("three", "bob")):
+        requests.ask(bundle, owner)
+    first = requests.take()
+    assert first and first.bundle == "one"
+    requests.leave("ada")
+    assert [one.bundle for one in requests.all()] == ["one", "three"]
+    assert requests.end(first, Outcome.built).owner == "ada"
+    second = requests.take()
+    assert second and second.bundle == "three" and requests.take() is None
+
+
 def test_of_two_who_take_at_once_each_gets_another_one(requests: BuildRequests) -> None:
     for number in range(8):
         requests.ask(f"b{number}", f"person{number}")

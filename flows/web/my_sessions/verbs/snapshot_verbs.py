@@ -1,4 +1,4 @@
-"""Verbs about the snapshots of one's sessions: take one, see them, go back to one."""
+"""Verbs about the snapshots of one's sessions: take one, see them, go back to one, remove one."""
 
 from __future__ import annotations
 
@@ -38,6 +38,15 @@ class ToGoBack(Parameters):
         "", max_length=_LONGEST, description="Name of the session: its owner knows what this does.", title="Its name"
     )
     force: bool = Field(False, description="Whether it is stopped though something works in it.")
+
+
+class ToRemove(Parameters):
+    """A snapshot that goes for good."""
+
+    snapshot: str = Field(min_length=1, max_length=_LONGEST, description="Name or id of the snapshot.")
+    confirm: str = Field(
+        "", max_length=_LONGEST, description="The snapshot's name: its owner knows what this does.", title="Its name"
+    )
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,24 @@ def _roll_back(context: VerbContext, caller: Caller, name: str, asked: ToGoBack)
     return context.act(caller, name, "roll-back", work)
 
 
+def _remove(context: VerbContext, caller: Caller, name: str, asked: ToRemove) -> MySession:
+    context.mine(caller, name)
+    chosen = snapshot_actions.find(context.lookout.sessions, name, asked.snapshot)
+    if asked.confirm != chosen.name:
+        raise Problem(
+            Code.unconfirmed,
+            f"The snapshot {chosen.name!r} of {name!r} is still there: its removal has to be confirmed.",
+            why="Nobody can go back to it afterwards.",
+            hint="give the snapshot's name as `confirm`.",
+        )
+
+    def work() -> str:
+        snapshot_actions.remove(context.lookout.sessions, name, chosen.id, caller.person)
+        return f"The snapshot {chosen.name} is gone."
+
+    return context.act(caller, name, "remove-snapshot", work)
+
+
 VERBS = (
     Verb(
         "snapshots",
@@ -141,6 +168,16 @@ VERBS = (
         "Let home and volumes be what they are in a snapshot. The session stops for it, and starts anew.",
         _roll_back,
         ToGoBack,
+        later=True,
+    ),
+    Verb(
+        "remove-snapshot",
+        "POST",
+        f"{ONE}/snapshots/remove",
+        Scope.sessions,
+        "Remove a snapshot for good.",
+        _remove,
+        ToRemove,
         later=True,
     ),
 )

@@ -11,11 +11,14 @@ import pytest
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
 from flows.core.settings.policy import RolloutPolicy
+from flows.migrations.journal import Journal
+from flows.migrations.move_steps import State
 from flows.migrations.rehearsals.rehearsal import Rehearsal
 from flows.migrations.snapshots import clone_session, snapshot_actions
 from flows.migrations.snapshots.clone_session import Wish, clone, remove_killed
 from flows.publishing.checks import Finding
 from flows.sessions.model import IllegalName, Running, Session
+from flows.sessions.snapshots.model import Kind
 from flows.sessions.store import NameTaken
 from tests.support.simulated.fleet import Fleet, fleet
 from tests.support.simulated.world import Killed, Point
@@ -116,6 +119,43 @@ def test_a_process_that_is_killed_leaves_the_session_as_it_was(
     assert home(sessions, ada.name) == before
     sessions.world.meanwhile = lambda _: None
     assert clone(sessions.settings, ada.name, Wish("ada2"), "ada").name == "ada2"
+
+
+@pytest.mark.parametrize("when", ["before", "middle", "after"])
+def test_a_snapshot_that_is_removed_while_it_is_copied_becomes_no_half_clone(
+    sessions: Fleet, ada: Session, when: str
+) -> None:
+    snapshot_actions.take(sessions.sessions, ada.name, "ada", called="then")
+    left = ["then"]
+
+    def remove(point: Point) -> None:
+        if (point.verb, point.when) == ("clone", when) and left:
+            snapshot_actions.remove(sessions.sessions, ada.name, left.pop(), "ada")
+
+    sessions.world.meanwhile = remove
+    before = home(sessions, ada.name)
+    with pytest.raises((RefitError, KeyError)):  # a copy of what isn't there fails by itself
+        clone(sessions.settings, ada.name, Wish("ada2", snapshot="then"), "ada")
+    store = sessions.sessions.store
+    assert store.find("ada2") is None and not store.has_home("ada2") and home(sessions, ada.name) == before
+    assert not sessions.world.snapshots and str(sessions.home("ada2")) not in sessions.world.homes
+
+
+def test_a_session_that_begins_to_move_meanwhile_is_no_reason_against_its_clone(
+    sessions: Fleet, ada: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moves(point: Point) -> None:
+        if (point.verb, point.when) == ("clone", "after"):
+            monkeypatch.setattr(Journal, "last", lambda *_: unfinished)
+
+    assert sessions.carrier().carry_out(sessions.to(ada, sessions.image("new"))).moved
+    unfinished = replace(sessions.journal.history(ada.name)[-1], state=State.stopped)
+    sessions.world.meanwhile = moves
+    made = clone(sessions.settings, ada.name, Wish("ada2"), "ada")
+    monkeypatch.undo()
+    assert sessions.sessions.running(made) is Running.running
+    [kept] = snapshot_actions.all_of(sessions.sessions, sessions.sessions.store.session(ada.name))
+    assert kept.kind is Kind.unnamed and "ada2" in kept.note
 
 
 def test_one_that_is_being_made_is_left_alone(sessions: Fleet, ada: Session) -> None:

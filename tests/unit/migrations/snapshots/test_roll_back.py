@@ -12,10 +12,11 @@ from flows.core.settings.policy import Mode
 from flows.migrations.move_steps import State
 from flows.migrations.recovery import recover_all
 from flows.migrations.results import Result
-from flows.migrations.snapshots import snapshot_actions
+from flows.migrations.snapshots import snapshot_actions, snapshot_schedule
 from flows.migrations.snapshots.roll_back import InUse, foresee, roll_back
 from flows.sessions.model import Running, Session
 from flows.sessions.snapshots.model import Kind
+from flows.sessions.snapshots.records import SnapshotRecords
 from flows.sessions.wishes import PreferenceStore
 from tests.support.simulated.faults import happening
 from tests.support.simulated.fleet import OWN, Fleet, fleet
@@ -224,6 +225,27 @@ def test_what_fails_at_any_effect_leaves_the_home_as_before(
     elif with_error.state is not State.held:
         assert not differing(before, found, ("saved at the end",))
     assert sessions.sessions.store.session(ada.name).home == ada.home and OWN
+
+
+@pytest.mark.parametrize(
+    ("verb", "when"), [(v, w) for v, w in MOMENTS if v in ("stop", "snapshot", "restore", "start")]
+)
+def test_the_schedule_leaves_a_session_alone_that_goes_back(
+    sessions: Fleet, ada: Session, verb: str, when: str
+) -> None:
+    policy = sessions.settings.snapshots.model_copy(update={"every_hours": 1e-9, "newest": 0, "days": 0})
+    settings, seen = sessions.settings.model_copy(update={"snapshots": policy}), list[Kind]()
+
+    def look() -> None:
+        snapshot_schedule.mind(settings, sessions.sessions)
+        seen.extend(one.kind for one in SnapshotRecords(sessions.database).all())
+
+    before, then = home(sessions, ada), snapshot(sessions, ada)
+    happening(sessions, verb, when, look)
+    assert back(sessions, ada).moved
+    assert Kind.named in seen and {*seen} <= {Kind.named, Kind.safety}  # neither taken nor removed
+    assert home(sessions, ada) == then
+    assert not differing(before, snapshot(sessions, ada, safety(sessions, ada)), ("saved at the end",))
 
 
 def test_a_person_who_worked_in_what_came_back_keeps_it(sessions: Fleet, ada: Session) -> None:

@@ -136,6 +136,38 @@ def test_where_there_is_no_room_nothing_is_left(sessions: Fleet, ada: Session) -
         assert not sessions.world.snapshots and not SnapshotRecords(sessions.database).left(ada.name)
 
 
+def test_a_session_has_so_many_snapshots_by_people_at_most(
+    sessions: Fleet, ada: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_actions, "MOST", 3)
+    for number in range(3):
+        take(sessions, ada.name, f"n{number}")
+    with pytest.raises(RefitError, match="has 3 snapshots, and may have no more than 3") as refused:
+        take(sessions, ada.name, "more")
+    assert "remove-snapshot" in refused.value.hint and names(sessions, ada.name) == ["n0", "n1", "n2"]
+    snapshot_actions.remove(sessions.sessions, ada.name, "n1", "ada")
+    assert take(sessions, ada.name, "more") == "more"
+
+
+def test_a_list_of_many_holds_the_session_for_some_seconds_at_most(
+    sessions: Fleet, ada: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look takes a second: of ten the newest are looked at."""
+    clock = [0.0]
+
+    def touched(*_: object) -> tuple[str, ...]:
+        clock[0] += 1.0
+        return ("notes",)
+
+    for number in range(10):
+        take(sessions, ada.name, f"n{number}")
+    monkeypatch.setattr(type(sessions.sessions.homes), "touched", touched)
+    monkeypatch.setattr(snapshot_actions.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(snapshot_actions, "LIST_SECONDS", 4.0)
+    listed = snapshot_actions.listed(sessions.sessions, ada.name)
+    assert [one.changed for one in listed] == [None] * 6 + [("notes",)] * 4
+
+
 def test_a_purged_home_takes_its_snapshots_along(sessions: Fleet, ada: Session) -> None:
     take(sessions, ada.name, "one")
     with sessions.world.person():
