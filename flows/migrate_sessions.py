@@ -153,7 +153,7 @@ def _recovered(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ..
     """The results of moves of killed runs, and those that can't be recovered just now."""
     carrier, logger = MoveExecutor.open(settings), get_run_logger()
     for name in remove_killed(carrier.sessions):
-        logger.warning("%s was to begin with a copy that isn't whole; it is removed", name)
+        logger.warning("%s was to begin with a copy that is incomplete; it is removed", name)
     try:
         return recover_all(carrier), ()
     except NotRecovered as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Any
@@ -86,13 +86,32 @@ def _name(verb: CommandInfo) -> str:
     return verb.name or get_command_name(verb.callback.__name__ if verb.callback else "")
 
 
-def with_groups(*groups: Group) -> type[TyperGroup]:
-    """Verbs that have these groups after them."""
+def in_panels(verbs: Typer, panels: Mapping[str, Sequence[str]]) -> None:
+    """List verbs in parts of the help: part → names.
+
+    Raises:
+        ValueError: a verb is in no part, or there is none of a name.
+    """
+    panel_of = {name: panel for panel, names in panels.items() for name in names}
+    infos: list[CommandInfo | TyperInfo] = [*verbs.registered_commands, *verbs.registered_groups]
+    by_name = {_name(info) if isinstance(info, CommandInfo) else str(info.name): info for info in infos}
+    if wrong := by_name.keys() ^ panel_of.keys():
+        raise ValueError(f"the parts of the help don't fit the verbs: {sorted(wrong)}")
+    for name, info in by_name.items():
+        info.rich_help_panel = panel_of[name]
+    places = list(panel_of)
+    verbs.registered_commands.sort(key=lambda info: places.index(_name(info)))
+
+
+def with_groups(*groups: Group, panels: Sequence[str]) -> type[TyperGroup]:
+    """Verbs that have these groups after them, in parts of the help that come in this order."""
 
     class WithGroups(_Verbs):
         def __init__(self, **more: Any) -> None:
             super().__init__(**more)
             self.commands.update((str(group.name), group) for group in groups)
+            place = {name: panels.index(str(vars(verb)["rich_help_panel"])) for name, verb in self.commands.items()}
+            self.commands = {name: self.commands[name] for name in sorted(place, key=place.__getitem__)}
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             """Read what stands before the verb. Where nothing does, the options are not looked at, as for `--help`."""

@@ -52,8 +52,8 @@ def log_in(
         raise RefitError(f"{url!r} is no address of a Refit.", hint="write it as https://refit.example.org.")
     if place.scheme == "http" and place.hostname not in _LOOPBACK and not insecure:
         raise RefitError(
-            "That address has no TLS.",
-            why="Everybody on the way could read the token.",
+            "The address doesn't use TLS.",
+            why="Everybody on the network path could read the token.",
             hint="use https://, or say --insecure on a network of your own.",
         )
     there = f"{place.scheme}://{place.netloc}"
@@ -77,7 +77,9 @@ def _awaited(url: str, begun: dict[str, Any]) -> str:
     if "access_token" in told:
         return str(told["access_token"])
     if told.get("error") != "authorization_pending":
-        raise RefitError("You weren't let in.", why=f"The answer was {told.get('error')}.", hint="log in again.")
+        raise RefitError(
+            "The login was not approved.", why=f"The answer was {told.get('error')}.", hint="log in again."
+        )
     raise RefitError("Nobody has approved the code in time.", hint="log in again.")
 
 
@@ -137,8 +139,10 @@ def snooze_mine(
 @app.command("mode")
 def choose_mode(
     name: Name,
-    mode: Annotated[str, typer.Argument(help="when-idle, ask, next-start, pin or forced-by.")],
-    day: Annotated[str, typer.Argument(help="For pin and forced-by: a date like 2026-12-31.")] = "",
+    mode: Annotated[str, typer.Argument(help="when-idle, ask, next-start, pin (until DATE) or forced-by (DATE).")],
+    day: Annotated[
+        str, typer.Argument(help="For pin: it stays until this day. For forced-by: it moves by this day.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Choose when a session moves onto new images."""
@@ -271,7 +275,9 @@ def _told(
         ) from None
     if answer.status >= 400 and fails:
         advice = _ADVICE.get(str(told.get("code"))) or str(told.get("hint", "")) or hint
-        raise RefitError(str(told.get("title", "It refuses.")), why=str(told.get("detail", "")), hint=advice)
+        raise RefitError(
+            str(told.get("title", "The server refuses the request.")), why=str(told.get("detail", "")), hint=advice
+        )
     return told
 
 

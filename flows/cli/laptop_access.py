@@ -112,7 +112,7 @@ def unshare_mine(
     """End a share: open connections of these people close within two seconds."""
     kind, subject = _subject(person, group, code)
     if not subject:
-        raise RefitError("It isn't said which share ends.", hint="name one of --with, --group and --code.")
+        raise RefitError("No share was named.", hint="name one of --with, --group and --code.")
     if not ask("POST", f"{path(name)}/unshare", {"kind": kind, "subject": subject})["ended"]:
         raise RefitError(
             f"The session {name} isn't shared with {subject!r}.", hint=f"`refit mine shares {name}` lists."
@@ -200,10 +200,14 @@ def compare(
 def clone(
     name: Name,
     new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new one, for you.")],
-    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="Begin with that, not with the home of now.")] = "",
+    snapshot: Annotated[
+        str, typer.Option(metavar="SNAPSHOT", help="Begin with this snapshot, not with the present home.")
+    ] = "",
     profile: Annotated[str, typer.Option(metavar="PROFILE", help="Another profile than the session's.")] = "",
     release: Annotated[str, typer.Option(metavar="RELEASE", help="The release of that profile.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Also if something in the home would break.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Clone even if files in the home don't fit the profile.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Begin another session with a copy of a session's home, and wait for it; that one goes on."""

@@ -14,6 +14,7 @@ import typer
 
 from flows.cli import tables
 from flows.cli.console import Json, err, out, show, show_json
+from flows.cli.groups import in_panels
 from flows.cli.laptop import ask
 from flows.cli.laptop_operators import app
 from flows.core.documents import Mistake, Mistakes
@@ -207,3 +208,16 @@ def _show(own: list[dict[str, Any]], as_json: bool) -> None:
 
 def _brief(problem: str) -> str:
     return on_a_line(problem)[:_SHOWN]
+
+
+in_panels(
+    app,
+    {
+        "Commands": ("list", "show", "create", "start", "stop", "logs", "history", "profiles", "limits"),
+        "Updates": ("move", "snooze", "mode", "change-profile"),
+        "Access": ("share", "shares", "unshare", "keys", "add-key", "remove-key", "ssh-config"),
+        "Snapshots": ("snapshot", "snapshots", "rollback", "diff", "clone"),
+        "Your own profiles": ("own-profiles", "build", "build-log", "offer", "withdraw", "remove-profile"),
+        "Administrators of the Hub": ("overview", "steer"),
+    },
+)

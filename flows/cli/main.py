@@ -61,7 +61,7 @@ GROUPS = (
         "profile",
         "Catalog",
         lambda: own_profiles.app,
-        "Profiles of people's own: built behind walls, offered to groups (experimental).",
+        "Profiles of people's own: built in isolation, offered to groups (experimental).",
     ),
     Group(
         "session",
@@ -80,29 +80,35 @@ GROUPS = (
         "volume",
         "Sessions",
         lambda: volume.app,
-        "Volumes: folders of sessions beside their homes, and those they share.",
+        "Volumes: folders of sessions beside their homes; sessions can share them.",
     ),
     Group(
         "gpu", "Sessions", lambda: gpu.app, "GPUs of this machine: sessions take them when they start (experimental)."
     ),
     Group(
         "user",
-        "Sessions",
+        "People",
         lambda: user.app,
         "People who log in to JupyterHub and start their own sessions (experimental).",
     ),
     Group(
         "ssh-key",
-        "Sessions",
+        "People",
         lambda: ssh_keys.app,
         "Keys of people, with which they come in by ssh from their own machines (experimental).",
     ),
-    Group("mine", "Sessions", lambda: laptop_profiles.app, "Your sessions at a Refit elsewhere, after `refit login`."),
+    Group(
+        "mine",
+        "Sessions elsewhere",
+        lambda: laptop_profiles.app,
+        "Your sessions at a Refit elsewhere, after `refit login`.",
+    ),
 )
+PANELS = ("Images", "Catalog", "Sessions", "People", "Sessions elsewhere", "Services")
 ABOUT = "Builds the images that developers work in, and moves their running sessions onto new ones."
 app = typer.Typer(
     name="refit",
-    cls=with_groups(*GROUPS),
+    cls=with_groups(*GROUPS, panels=PANELS),
     help=ABOUT,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -167,7 +173,7 @@ def _answering_json() -> int:
         code = int(app(standalone_mode=False) or 0)
         if code:  # as a rule, its document is there
             show_json_error(
-                RefitError("The command was cancelled." if code == 130 else f"This failed with code {code}.")
+                RefitError("The command was cancelled." if code == 130 else f"It failed with exit code {code}.")
             )
         return code
     except RefitError as error:
@@ -194,21 +200,20 @@ app.command("containerfile", rich_help_panel="Images")(build.show_containerfile)
 app.command("evidence", rich_help_panel="Images")(build.show_evidence)
 app.command("diff", rich_help_panel="Images")(build.compare_images)
 app.command("prune", rich_help_panel="Images")(build.prune)
-# After those of images: help shows groups in the order of their first verbs.
 app.command("wizard", rich_help_panel="Catalog")(catalog.wizard)
 app.command("lint", rich_help_panel="Catalog")(catalog.lint)
-app.command("ssh-config", rich_help_panel="Sessions")(ssh_keys.configure_ssh)
-app.command("login", rich_help_panel="Sessions")(laptop.log_in)
-app.command("metrics", rich_help_panel="Services")(metrics.show_metrics)
-app.command("settings", rich_help_panel="Services")(settings.show_settings)
-app.command("up", rich_help_panel="Services")(services.up)
-app.command("ui", rich_help_panel="Services")(services.ui)
-app.command("down", rich_help_panel="Services")(services.down)
-app.command("status", rich_help_panel="Services")(services.status)
-app.command("serve", rich_help_panel="Services")(services.serve)
-app.command("doctor", rich_help_panel="Services")(services.examine)
-app.command("reset", rich_help_panel="Services")(services.reset)
+app.command("ssh-config", rich_help_panel="People")(ssh_keys.configure_ssh)
+app.command("login", rich_help_panel="Sessions elsewhere")(laptop.log_in)
 app.command("demo", rich_help_panel="Services")(services.demo)
+app.command("up", rich_help_panel="Services")(services.up)
+app.command("status", rich_help_panel="Services")(services.status)
+app.command("down", rich_help_panel="Services")(services.down)
+app.command("doctor", rich_help_panel="Services")(services.examine)
+app.command("settings", rich_help_panel="Services")(settings.show_settings)
+app.command("serve", rich_help_panel="Services")(services.serve)
+app.command("ui", rich_help_panel="Services")(services.ui)
+app.command("metrics", rich_help_panel="Services")(metrics.show_metrics)
+app.command("reset", rich_help_panel="Services")(services.reset)
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def offer(
     """
     if not (groups or people):
         raise RefitError(
-            "It isn't said to whom it is offered.", hint="name a group by --to, or a person by --to-person."
+            "No person or group was named to offer it to.", hint="name a group by --to, or a person by --to-person."
         )
     records = own_profiles.OwnProfiles(open_database(load().database))
     own = records.offer(name, owner, groups or (), people or (), vouched=groups or ())

@@ -61,7 +61,7 @@ def up(
         bool, typer.Option("--wait", help="Stay until told to end, then end the services: in a container.")
     ] = False,
 ) -> None:
-    """Start registry, Prefect, gateway and what else is wanted, then the sessions that ran; those that run stay."""
+    """Start registry, Prefect, gateway and the other services of the settings, then the sessions that ran before."""
     settings = choose(engine, load()) if engine else load()
     if systemd:
         for file in services.write_units(settings):

@@ -22,6 +22,7 @@ from flows.cli.console import (
     show_json,
     show_text,
 )
+from flows.cli.groups import in_panels
 from flows.core.lazily import lazily
 
 with lazily(globals()):
@@ -149,7 +150,7 @@ def recover_sessions(as_json: Json = False) -> None:
         removed = clone_session.remove_killed(sessions)
     show_data(as_json, results, session_tables.recovered(results))
     for name in removed:
-        err.print(f"{name} is removed: it was to begin with a copy, which wasn't whole.", highlight=False)
+        err.print(f"{name} is removed: the copy with which it was to begin is incomplete.", highlight=False)
     if any(one.problem for one in results):
         raise typer.Exit(1)
 
@@ -181,7 +182,7 @@ def execute_in_session(
 
 @updates_app.command("show")
 def show_wish(name: SessionName, as_json: Json = False) -> None:
-    """Show the wishes of a session's owner about migrations, and who said them."""
+    """Show the wishes of a session's owner about migrations, and who set them."""
     store = PreferenceStore(open_database(load().database))
     wish, changes = store.all().get(name, UpdatePreferences()), store.changes(name)
     show_data(as_json, {"wish": wish, "changes": changes}, session_tables.wish_changes(changes))
@@ -190,9 +191,12 @@ def show_wish(name: SessionName, as_json: Json = False) -> None:
 @updates_app.command("mode")
 def choose_mode(
     name: SessionName,
-    mode: Annotated[str, typer.Argument(metavar="MODE", help="when-idle, ask, next-start, pin or forced-by.")],
+    mode: Annotated[
+        str, typer.Argument(metavar="MODE", help="when-idle, ask, next-start, pin (until DATE) or forced-by (DATE).")
+    ],
     day: Annotated[
-        str, typer.Argument(metavar="DATE", help="A pin's first day after it, or the last day before force.")
+        str,
+        typer.Argument(metavar="DATE", help="For pin: it stays until this day. For forced-by: it moves by this day."),
     ] = "",
 ) -> None:
     """Choose when migrations may move a session: when it is idle, when asked, at its next start, not before a day."""
@@ -256,6 +260,18 @@ migrate.add_to(app)
 snapshots.add_to(app)
 capture.add_to(app)
 system_packages.add_to(app)
+in_panels(
+    app,
+    {
+        "Commands": (
+            *("create", "list", "show", "start", "stop", "rm", "logs", "exec", "activity", "owner", "recover"),
+            *("change-profile", "updates"),
+        ),
+        "Access": ("share", "shares", "unshare", "ssh", "ssh-keys"),
+        "Snapshots": ("snapshot", "snapshots", "rollback", "diff", "clone", "remove-snapshot", "snapshot-rules"),
+        "Changes by hand": ("drift", "scan", "capture", "install", "installed", "uninstall"),
+    },
+)
 
 
 def _wish(name: str, **changes: Any) -> None:

@@ -83,7 +83,7 @@ def unshare(
 def _subject(person: str | None, group: str | None, code: str, *, taken: bool) -> tuple[Kind, str]:
     named = [(kind, it) for kind, it in ((Kind.person, person), (Kind.group, group), (Kind.code, code)) if it]
     if len(named) != 1 or taken:
-        raise RefitError("It isn't clear with whom.", hint="name one: --with PERSON, --group GROUP, or --code.")
+        raise RefitError("No person or group was named.", hint="name one: --with PERSON, --group GROUP, or --code.")
     return named[0]
 
 

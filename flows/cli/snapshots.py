@@ -90,8 +90,12 @@ def clone(
     new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new session.")],
     release: OfRelease,
     profile: Annotated[str, typer.Option(metavar="PROFILE", help="Another profile than the session's.")] = "",
-    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="Begin with that, not with the home of now.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Also if something in the home would break.")] = False,
+    snapshot: Annotated[
+        str, typer.Option(metavar="SNAPSHOT", help="Begin with this snapshot, not with the present home.")
+    ] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Clone even if files in the home don't fit the profile.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a session that begins with a copy of another one's home, to try something beside it; that one goes on."""
@@ -149,21 +153,21 @@ def show_diff(
 def roll_back(
     name: SessionName,
     snapshot: Annotated[
-        str, typer.Argument(metavar="SNAPSHOT", help="As `refit session snapshots` names it; else its former image.")
+        str, typer.Argument(metavar="SNAPSHOT", help="Name of a snapshot; without one, back to the former image.")
     ] = "",
-    with_image: Annotated[
-        bool, typer.Option("--with-image", help="Give it the image back, too, that it had then.")
-    ] = False,
+    with_image: Annotated[bool, typer.Option("--with-image", help="Also give back the image of then.")] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="PATH", help="Bring only this file or folder back; nothing is stopped.")
     ] = None,
     to: Annotated[str, typer.Option(metavar="FOLDER", help="With --only: into this new folder of the home.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Also if something works in it, or would break.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Go back even if programs work in it, or files don't fit the image.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Let a session go back: its home to a snapshot, or, without one, to the image that it had before its last move.
+    """Roll a session back: its home to a snapshot, or, without one, to the image that it had before its last move.
 
     It stops, and starts anew. Its home as it is until then becomes a snapshot itself; a failure is undone.
     """

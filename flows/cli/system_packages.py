@@ -54,12 +54,12 @@ def install(
 
 
 def uninstall(name: SessionName, package: Names, as_json: Json = False) -> None:
-    """Let moves of a session leave system packages behind; its container of now keeps them."""
+    """Let moves of a session leave system packages behind; its present container keeps them."""
     gone = reconfigure.forget_packages(Sessions.open(load()), name, package, caller())
     if as_json:
         show_json(gone)
         return
-    out.print(f"The next container of {name} is made without {', '.join(package)}; the one of now keeps it.")
+    out.print(f"The next container of {name} is made without {', '.join(package)}; the present one keeps it.")
 
 
 def installed(name: SessionName, as_json: Json = False) -> None:

@@ -63,7 +63,7 @@ def way(settings: Settings, person: str, *, host: str = "", port: int = 0) -> Wa
     """
     if not settings.jump_wanted:
         raise RefitError(
-            "Nobody comes in by ssh from another machine here.",
+            "Sessions of this Refit can't be reached by ssh from other machines.",
             why="That needs JupyterHub (`hub: true`) and a `jump_port`.",
             hint="set them in settings.yaml, and run `refit up`.",
         )
@@ -83,7 +83,10 @@ def told(host: str, port: int, key: str, keys: Mapping[str, str], authority: str
         RefitError: it can't be one.
     """
     if not _HOST.fullmatch(host) or not 0 < port <= _LAST_PORT:
-        raise RefitError(f"{host!r} with the port {port} can't be where a Refit is reached by ssh.")
+        raise RefitError(
+            f"{host!r} with the port {port} is no valid address for ssh.",
+            hint=f"name a host or an IP address, and a port from 1 to {_LAST_PORT}.",
+        )
 
     def read(text: str) -> PublicKey:
         [one] = read_keys(text.partition("\n")[0], "what that Refit says")

@@ -64,7 +64,7 @@ def recover(executor: MoveExecutor, move: Move) -> Result | None:
                 return None
             step, happened = unsettled(executor.journal.entries(move)), executor.unseen(move)
             if step or happened:
-                note = unattended.TEXTS[happened] if happened else "what still ran of it was ended"
+                note = unattended.TEXTS[happened] if happened else "processes of it that still ran were ended"
                 executor.journal.write(held, move, Entry(step, Phase.interrupted, note, code=happened))
             return executor.drive(held, move, executor.on_record(move))
     except LeaseTaken:

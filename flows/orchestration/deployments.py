@@ -199,7 +199,7 @@ async def _settle(client: PrefectClient) -> None:
     alone = {worker.name for worker in workers} <= {queues.worker_of(here)}
     for run in await client.read_flow_runs(flow_run_filter=under_way, work_pool_filter=pool):
         if (alone or run.work_queue_name == here) and not _has_process(run):
-            gone: State[Any] = Crashed(message="Its process ended without a word.")
+            gone: State[Any] = Crashed(message="Its process ended without reporting a result.")
             await client.set_flow_run_state(run.id, gone, force=True)
 
 

@@ -386,4 +386,4 @@ def _running(name: str, settings: Settings) -> bool:
 
 def _last_words(name: str, settings: Settings) -> str:
     said = command.run([*tools.podman(settings), "logs", "--tail", "15", name], root=True)
-    return f"Its last words:\n{said.stdout}{said.stderr}".strip()
+    return f"The last lines that it wrote:\n{said.stdout}{said.stderr}".strip()

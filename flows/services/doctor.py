@@ -69,7 +69,7 @@ def _answer(url: str, ca_bundle: Path | None) -> Finding:
     except (httpx.RequestError, httpx.InvalidURL) as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             hint = "let REFIT_CA_BUNDLE name the PEM file with the authority of your network."
-            return Finding(thing, False, "its certificate is signed by nobody that is trusted", hint)
+            return Finding(thing, False, "its certificate is signed by no trusted authority", hint)
         hint = "check the network and its proxy, or let REFIT_PIP_INDEX_URL name an index that can be reached."
         return Finding(thing, False, f"doesn't answer: {error or type(error).__name__}", hint)
     hint = "check REFIT_PIP_INDEX_URL: the address, user and password."

@@ -96,7 +96,7 @@ def enclosure(_: Settings) -> Iterable[Finding]:
         problem = error.what
     hint = "in a container, let it make namespaces of mounts (CAP_SYS_ADMIN, and a seccomp profile that lets it mount)."
     seen = f"no session can be moved, and no home removed: {problem[-200:]}" if problem else "bwrap works"
-    yield Finding("touching homes", not problem, seen, hint)
+    yield Finding("access to homes", not problem, seen, hint)
 
 
 def doors(_: Settings) -> Iterable[Finding]:

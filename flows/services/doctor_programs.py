@@ -47,16 +47,16 @@ PROGRAMS = (
     Program("skopeo", "copies images", "1.9"),
     Program("catatonit", "is process 1 of containers"),
     Program("mmdebstrap", "bootstraps Debian bases", "1.3"),
-    Program("docker-registry", "is the embedded registry", "2.8", dnf="docker-distribution"),
+    Program("docker-registry", "runs the embedded registry", "2.8", dnf="docker-distribution"),
     Program("rsync", "copies homes", "3.2"),
-    Program("bwrap", "keeps what touches homes from all else", "0.5", apt="bubblewrap", dnf="bubblewrap"),
-    Program("git", "keeps the catalog", "2.30"),
+    Program("bwrap", "isolates the programs that read and write homes", "0.5", apt="bubblewrap", dnf="bubblewrap"),
+    Program("git", "manages the catalog's repository", "2.30"),
     _IPTABLES,
     Program("ss", "ends connections to sessions that are stopped", apt="iproute2", dnf="iproute", ask="-V"),
     Program("nft", "keeps sessions from each other and from this machine", "0.9.4", "nftables", "nftables"),
-    Program("nsenter", "closes sessions before they are stopped", apt="util-linux", dnf="util-linux"),
+    Program("nsenter", "closes ports of sessions before they are stopped", apt="util-linux", dnf="util-linux"),
     Program("ssh", "logs in to sessions", apt="openssh-client", dnf="openssh-clients", ask="-V"),
-    Program("haproxy", "leads ssh to sessions", "2.6", ask="-v"),
+    Program("haproxy", "forwards ssh to sessions", "2.6", ask="-v"),
 )
 
 
@@ -65,7 +65,9 @@ DOT = Program("dot", "draws the stages of a release", apt="graphviz", dnf="graph
 
 
 # 8.5 has bounds for logins from one address.
-SSHD = Program("sshd", "lets people in from their own machines", "8.5", "openssh-server", "openssh-server", ask="-V")
+SSHD = Program(
+    "sshd", "runs the jump host for ssh from other machines", "8.5", "openssh-server", "openssh-server", ask="-V"
+)
 
 
 def python(_: Settings) -> Iterable[Finding]:

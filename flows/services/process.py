@@ -210,7 +210,7 @@ def wait_until_answering(service: Service) -> None:
 def _failed(service: Service, problem: str) -> RefitError:
     with suppress(OSError):
         lines = service.log.read_text(errors="replace").splitlines()[-_TAIL:]
-        tail = "Its last words:\n" + "\n".join(f"  {program_output.redacted(line)}" for line in lines)
+        tail = "The last lines that it wrote:\n" + "\n".join(f"  {program_output.redacted(line)}" for line in lines)
         return RefitError(f"The {service.title} {problem}.", why=tail, hint=f"the whole log is {service.log}.")
     return RefitError(f"The {service.title} {problem}.", hint="run `refit up`.")
 

@@ -212,7 +212,7 @@ class Supervisor:
 
     def _fault(self, why: str) -> RefitError:
         return RefitError(
-            "The supervisor of the services doesn't do its part.",
+            "The supervisor of the services doesn't work.",
             why=why,
             hint=f"its log is {self.folder / 'log'}; `refit down` ends it, and `refit up` starts it anew.",
         )

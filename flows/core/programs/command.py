@@ -72,7 +72,7 @@ class ProgramFailed(RefitError):
         self._brief = f"{Path(argv[0]).name} {problem}"
         super().__init__(
             f"{self._brief}: + {redacted(shlex.join(argv))}",
-            why=tail and "Its last words:\n" + "\n".join(f"  {line}" for line in tail.splitlines()),
+            why=tail and "The last lines that it wrote:\n" + "\n".join(f"  {line}" for line in tail.splitlines()),
             hint=f"the whole output is in {log}." if log else "",
         )
 

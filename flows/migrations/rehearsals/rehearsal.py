@@ -197,7 +197,7 @@ class _Inside:
     def hook(self) -> str:
         if why := hook.disproved(lambda argv: self._execute(argv, limit=hook.LIMIT)):
             raise _Late(f"{why[0].upper()}{why[1:]}.")
-        return f"~/{hook.PROOF}, if there is one, has nothing against it"
+        return f"~/{hook.PROOF}, if there is one, does not object"
 
     def steady(self) -> str:
         rest(STEADY_SECONDS)
@@ -206,7 +206,7 @@ class _Inside:
         return "it still runs"
 
     def last_words(self) -> str:
-        return f"Its last words:\n{self._trial.last_words()}".strip()
+        return f"The last lines that it wrote:\n{self._trial.last_words()}".strip()
 
     @property
     def _limit(self) -> float:

@@ -62,7 +62,7 @@ class Forward:
             container.name == move.before.container and container.made_from != move.before
             for container in self._context.containers(move.before.name)
         ):
-            raise Deferred("its container is made otherwise than it is written down: stop and start the session first")
+            raise Deferred("its container differs from Refit's record of it: stop and start the session first")
         # A session that is ill already could neither be compared with its new image nor be brought back.
         if move.back_to:
             self._check_rollback(move)
@@ -159,7 +159,7 @@ class Forward:
         try:
             self._sessions.engine.favour(move.after.container, True)
         except RefitError as error:
-            return f"its weight stays as it was: {error.what}"
+            return f"its CPU weight stays as it was: {error.what}"
         return ""
 
     def copy(self, move: Move) -> Outcome:
@@ -325,7 +325,7 @@ class Forward:
         try:
             return policies(self._settings)
         except RefitError as error:
-            raise Deferred(f"nobody knows what holds for it: {error.what}") from error
+            raise Deferred(f"its policy can't be read: {error.what}") from error
 
     def commit(self, _: Move) -> Outcome:
         """Nothing by itself: the executor records the session's new image in one transaction with this step's line."""

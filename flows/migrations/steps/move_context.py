@@ -111,7 +111,7 @@ def says_used(session: Session) -> bool:
 
 def stays_cold(session: Session) -> str:
     """Why the container of a session can't run before its home comes, beside another one of it; empty: it can. Pure."""
-    return "" if session.late_home else "its home can't come later"
+    return "" if session.late_home else "its image can't start before its home is mounted"
 
 
 def room_obstacle(waiting: int, most: int, free: float, needed: float) -> str:

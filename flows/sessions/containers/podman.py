@@ -130,7 +130,7 @@ class Podman:
             id = self._find(session)
         if id is None or id.made_from != session:
             raise RefitError(
-                f"There is a container {session.container!r} already, and it is made otherwise.",
+                f"There is a container {session.container!r} already, made with other options.",
                 hint="look at it (`podman inspect`); if nobody needs it, remove it and try again.",
             )
         return id

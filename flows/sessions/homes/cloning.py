@@ -55,7 +55,7 @@ def require_none(folder: Path) -> None:
     """
     if not folder.exists() and draft_of(folder).exists():
         raise RefitError(
-            f"The copy that {folder.name!r} was to begin with isn't whole.",
+            f"The copy that {folder.name!r} was to begin with is incomplete.",
             why="The process that made it was killed.",
             hint="`refit session recover` removes it; then clone again.",
         )

@@ -37,7 +37,7 @@ class NotPossible(RefitError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(
-            "Homes can't be touched on this machine: `bwrap` can't make a namespace for what copies them.",
+            "Homes can't be read or written here: `bwrap` can't make a namespace for the program that copies them.",
             why=problem,
             hint="run `refit doctor`; it says what is missing.",
         )

@@ -102,7 +102,7 @@ class Kubernetes:
         made = self._find(session.container)
         if made is None or made.made_from != session:
             raise RefitError(
-                f"There is a record {session.container!r} already, and it is made otherwise.",
+                f"There is a record {session.container!r} already, made with other options.",
                 hint=f"look at it (`kubectl get configmap {session.container}`); if nobody needs it, remove it.",
             )
         self._placement.prepare(session)

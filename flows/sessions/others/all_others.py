@@ -75,7 +75,7 @@ class Others:
         kind = session.owned_by.partition("/")[0]
         if kind not in self._keepers:
             raise RefitError(
-                f"Refit doesn't see to the {owner_of(session)} any more.",
+                f"Refit no longer manages the {owner_of(session)}.",
                 hint="write its owner into `others` of settings.yaml again until its moves have ended.",
             )
         return self._keepers[kind]

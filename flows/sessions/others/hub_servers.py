@@ -197,7 +197,9 @@ class HubServers:
         self._ask("DELETE", _path(before), *_STOPPED_ALREADY)
         gone = wait_until(lambda: not self._server(before).is_there, seconds=self._seconds, pause=_PAUSE_SECONDS)
         if not gone:
-            raise RefitError(f"The Hub doesn't stop the {owner_of(before)} within {self._seconds:g} s.")
+            raise RefitError(
+                f"The Hub doesn't stop the {owner_of(before)} within {self._seconds:g} s.", hint="see the Hub's log."
+            )
 
     def start(self, session: Session) -> None:
         """Let the Hub start the server with its image, unless somebody has started it meanwhile."""
@@ -222,7 +224,9 @@ class HubServers:
         if seen.image != self._image(session):
             raise SomebodyElse(f"The {owner_of(session)} was started with {seen.image or 'no image'}, not by Refit.")
         if not seen.ready:
-            raise RefitError(f"The Hub doesn't start the {owner_of(session)} within {self._seconds:g} s.")
+            raise RefitError(
+                f"The Hub doesn't start the {owner_of(session)} within {self._seconds:g} s.", hint="see the Hub's log."
+            )
 
     def prove(self, session: Session) -> str:
         """The IDE answers through the Hub's proxy, and, of Jupyter, a kernel executes a cell."""

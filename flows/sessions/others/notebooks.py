@@ -87,7 +87,7 @@ class Notebooks:
         _, namespace, name, _ = session.owned_by.split("/")
         if namespace not in self._clusters:
             raise RefitError(
-                f"Refit doesn't see to the namespace {namespace} any more, which has {owner_of(session)}.",
+                f"Refit no longer manages the namespace {namespace}, which has {owner_of(session)}.",
                 hint=f"write {namespace} into `others.notebooks` of settings.yaml again until its moves have ended.",
             )
         return self._clusters[namespace], name

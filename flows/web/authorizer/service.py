@@ -135,7 +135,7 @@ def _tell_failure(error: Exception) -> None:
     if isinstance(error, RefitError):
         logger.warning("%s", error)
     else:
-        logger.error("the authorizer can't see to everything", exc_info=error)
+        logger.error("the authorizer could not complete a round of its checks", exc_info=error)
 
 
 def _start_tasks(tasks: Mapping[Callable[[], None], float]) -> None:

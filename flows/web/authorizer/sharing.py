@@ -179,7 +179,7 @@ class Sharing:
     def _heard(self) -> Heard:
         told = self._hub.rights()
         if told is None:
-            raise HubError("The Hub doesn't tell who may do what.")
+            raise HubError("The Hub doesn't say who may do what.", hint="`refit status` names its log.")
         return heard(told, self._servers.all())
 
 

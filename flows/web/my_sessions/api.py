@@ -107,7 +107,7 @@ async def body(request: Request, most: int = 0) -> bytes:
                 elif size > limit + _READ_BYTES:
                     break
     except TimeoutError:
-        raise Problem(Code.invalid, f"The request didn't come whole within {BODY_SECONDS:g} s.") from None
+        raise Problem(Code.invalid, f"The request was not complete within {BODY_SECONDS:g} s.") from None
     if size > limit:
         raise Problem(Code.too_large, f"A request has at most {limit} bytes.")
     return bytes(received)
@@ -187,4 +187,4 @@ def _read(content: bytes) -> Any:
 
 def _invalid(error: ValidationError) -> Problem:
     told = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors()[:5])
-    return Problem(Code.invalid, "The parameters can't be these.", why=told[:1000])
+    return Problem(Code.invalid, "The parameters are not valid.", why=told[:1000])

@@ -71,7 +71,9 @@ class Caller:
                 hint="ask with a token that has this scope; the Hub's page Token makes them.",
             )
         if scope is Scope.operate and not self.admin:
-            raise Problem(Code.not_yours, "That is for those who administer the Hub.")
+            raise Problem(
+                Code.not_yours, "That is for those who administer the Hub.", hint="ask somebody who administers it."
+            )
 
 
 def nobody() -> Problem:

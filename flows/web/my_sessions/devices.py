@@ -69,7 +69,7 @@ class Devices:
         with self._lock:
             self._asked = {key: one for key, one in self._asked.items() if one.until > time.monotonic()}
             if len(self._asked) >= _MOST_PENDING:
-                raise Problem(Code.too_many, "Too many programs ask to be let in.", hint="try again in ten minutes.")
+                raise Problem(Code.too_many, "Too many programs wait for a login.", hint="try again in ten minutes.")
             self._asked[_key(secret)] = asked
         return secret, asked
 
@@ -103,7 +103,11 @@ class Devices:
             asked = self._asked.get(key)
             if asked is None or asked.until < time.monotonic() or asked.denied:
                 self._asked.pop(key, None)
-                raise Problem(Code.not_yours if asked and asked.denied else Code.unknown, "It wasn't let in.")
+                raise Problem(
+                    Code.not_yours if asked and asked.denied else Code.unknown,
+                    "The login was not approved.",
+                    hint="log in again.",
+                )
             if not asked.person:
                 return "", asked.scopes
             del self._asked[key]

@@ -64,7 +64,7 @@ def test_a_program_gets_the_rights_of_operators_only_if_it_asks_and_its_person_i
 
 def test_refit_logs_in_from_a_laptop_and_its_token_is_its_persons_alone(hub: Hub, ada: Person, tmp_path: Path) -> None:
     assert "You aren't logged in anywhere." in refit(tmp_path, "mine", "list").stderr
-    assert "has no TLS" in refit(tmp_path, "login", "http://refit.example.org").stderr
+    assert "use TLS" in refit(tmp_path, "login", "http://refit.example.org").stderr
     argv = [sys.executable, "-u", "-m", "flows.cli.main", "login", hub.settings.gateway_url]
     surroundings = {"XDG_CONFIG_HOME": str(tmp_path), "PATH": "/bin", "COLUMNS": "300"}
     with subprocess.Popen(argv, env=surroundings, stdout=subprocess.PIPE, text=True) as program:

@@ -60,7 +60,7 @@ def test_a_lock_that_conflicts_stays_as_it_was_and_others_go_on(scene: Scene, se
         gone.write_bytes(content)
         write_page(gone.parent)
     assert list(night["failures"]) == ["lock of two py311"]
-    assert "contradicts itself" in night["failures"]["lock of two py311"]
+    assert "contradict each other" in night["failures"]["lock of two py311"]
     assert {lock["bundle"]: lock["change"] for lock in night["locks"]} == {"one": "elk 1.0 → 2.0", "two": ""}
     assert {path: path.read_bytes() for path in locks} == locks
     assert made(night) == ["one-deb12-py311", profile("one")] and new(night) == {profile("one")}

@@ -118,7 +118,7 @@ def test_a_killed_clone_leaves_no_home_that_could_be_taken_for_one(sessions: Ses
     plain = replace(ada, volumes=())
     sessions.homes.draft_clone(plain, snapshot.id, new)
     assert "ada2" not in sessions.homes.owners()
-    with pytest.raises(RefitError, match="isn't whole"):
+    with pytest.raises(RefitError, match="is incomplete"):
         sessions.homes.make("ada2", UID)
     sessions.homes.draft_clone(plain, snapshot.id, new)  # again, from the beginning
     with sessions.alone("ada2"):

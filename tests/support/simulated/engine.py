@@ -46,7 +46,7 @@ class SimulatedEngine:
         self._world.at("create", session.name)
         box = self._world.make(session)
         if box.session != session:
-            raise RefitError(f"There is a container {session.container!r} already, and it is made otherwise.")
+            raise RefitError(f"There is a container {session.container!r} already, made with other options.")
         self._world.at("create", session.name, "after")
         return box.seen
 

@@ -6,7 +6,7 @@ import pytest
 from typer import Typer
 from typer._click.exceptions import UsageError
 
-from flows.cli.groups import Group
+from flows.cli.groups import Group, in_panels
 
 VERBS = ("list", "show", "rm")
 
@@ -37,3 +37,21 @@ def test_help_knows_all_verbs(group: Group) -> None:
 def test_a_mistake_is_held_against_all_verbs(group: Group) -> None:
     with group.make_context("things", ["shw"]) as context, pytest.raises(UsageError, match="show"):
         context.command.resolve_command(context, ["shw"])
+
+
+def test_verbs_are_listed_in_the_parts_of_the_help_in_their_order() -> None:
+    verbs = Typer()
+    for name in VERBS:
+        verbs.command(name)(lambda: None)
+    in_panels(verbs, {"Commands": ("show",), "More": ("rm", "list")})
+    listed = [(one.name, one.rich_help_panel) for one in verbs.registered_commands]
+    assert listed == [("show", "Commands"), ("rm", "More"), ("list", "More")]
+
+
+@pytest.mark.parametrize("names", [("list", "show"), ("list", "show", "rm", "mv")], ids=["one is missing", "too many"])
+def test_parts_of_the_help_name_each_verb_and_no_other(names: tuple[str, ...]) -> None:
+    verbs = Typer()
+    for name in VERBS:
+        verbs.command(name)(lambda: None)
+    with pytest.raises(ValueError, match=r"rm|mv"):
+        in_panels(verbs, {"Commands": names})

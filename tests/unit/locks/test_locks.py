@@ -249,7 +249,7 @@ The conflict is caused by:
 @pytest.mark.parametrize(
     ("problem", "what"),
     [
-        ("ResolutionImpossible: for help visit https://pip.pypa.io", "contradicts itself"),
+        ("ResolutionImpossible: for help visit https://pip.pypa.io", "contradict each other"),
         ("No matching distribution found for docopt", "no wheel of docopt"),
     ],
 )

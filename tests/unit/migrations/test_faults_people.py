@@ -210,5 +210,5 @@ def test_f20_a_container_that_was_made_by_hand_is_left_alone(sessions: Fleet, ad
     box = sessions.world.boxes[ada.container]
     box.session = replace(ada, environment={"BY": "hand"})
     result = move(sessions, ada)
-    assert result.state is State.deferred and "made otherwise" in result.reason
+    assert result.state is State.deferred and "differs from Refit's record" in result.reason
     assert sessions.world.of(ada.name) == [box] and not sessions.world.stops

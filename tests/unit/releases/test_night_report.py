@@ -76,7 +76,7 @@ def test_a_first_image_has_nothing_before_it() -> None:
 
 
 def test_failures_come_first_and_not_at_full_length() -> None:
-    locks = (LockNews("two", "py311", "moved", problem="what it asks for contradicts itself"),)
+    locks = (LockNews("two", "py311", "moved", problem="its requirements contradict each other"),)
     lost = ReleaseNight("2026b", None, problem="the registry doesn't answer")
     long = "\n".join(f"line {number}" for number in range(40))
     night = Night(DAY, 2, locks, (release(failures={"runtime-two": long}), lost))

@@ -178,7 +178,7 @@ def _offer(context: VerbContext, caller: Caller, _: str, asked: ToOffer) -> Mine
     own = _own(context, caller, asked.name)
     groups, people = _lines(asked.groups), _lines(asked.people)
     if not (groups or people):
-        raise Problem(Code.invalid, "It isn't said to whom it is offered.", hint="name groups or people.")
+        raise Problem(Code.invalid, "No person or group was named to offer it to.", hint="name groups or people.")
     mine = context.allowance.groups_of(caller.person, None)
     if foreign := own_offers.not_to_offer(own, groups, mine, operator=caller.admin):
         raise Problem(
