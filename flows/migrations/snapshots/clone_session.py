@@ -156,9 +156,8 @@ def _snapshot(sessions: Sessions, source: Session, wish: Wish, by: str) -> Itera
     finally:
         try:
             snapshot_actions.remove(sessions, source.name, taken.id, by)
-        except (
-            RefitError
-        ) as error:  # the session moves meanwhile: retention removes it, and the clone is none the worse
+        except RefitError as error:
+            # The session moves meanwhile: retention removes it, and the clone is none the worse.
             logger.info("the snapshot %s of %s stays: %s", taken.name, source.name, error)
 
 
