@@ -34,6 +34,7 @@ pytest_plugins = [
     "tests.support.machine",
     "tests.support.first_starts",
     "tests.support.cluster",
+    "tests.support.own_image",
 ]
 
 # The same examples each time, so that what fails is the change's fault; without it they are others each time, and all.

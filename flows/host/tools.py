@@ -136,8 +136,11 @@ def buildah(settings: Settings) -> list[str]:
 
 
 def isolation(settings: Settings) -> str:
-    """The isolation in which `buildah build` works here: `chroot`, or `oci` (to be used with `runtime`)."""
-    return facts(settings).isolation
+    """The isolation in which `buildah build` works here: `chroot`, or `oci` (to be used with `runtime`).
+
+    One that the settings name is taken at its word: a builder needs no Podman, without which nothing can be found out.
+    """
+    return settings.isolation or facts(settings).isolation
 
 
 def runtime(settings: Settings) -> str:

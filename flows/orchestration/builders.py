@@ -15,20 +15,25 @@ from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
 from flows.host import containers
 from flows.images.builder.workspace import recover
+from flows.orchestration import builder_jobs
 from flows.orchestration.queues import machines, pool_of
+
+DEPLOYMENT = "refit"
 
 
 def call_builders(run: str, systems: Iterable[str], settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Start a builder on as many machines as the settings say for each system; machine → systems.
+    """Start a builder on as many machines as the settings say for each system, or so many Jobs; builder → systems.
 
     Raises:
         RefitError: builders aren't offered, for `refit serve` has not been called.
     """
+    if settings.kubernetes.builder_job:
+        return _call_jobs(run, tuple(sorted(systems)), settings.builders)
     with get_client(sync_client=True) as client:
         called = chosen({system: machines(client, system) for system in systems}, settings.builders)
         for machine, mine in called.items():
             client.create_flow_run_from_deployment(
-                _deployment(client),
+                _deployment(client, DEPLOYMENT),
                 parameters={"run": run, "systems": [*mine]},
                 tags=[pool_of(system) for system in mine],
                 work_queue_name=machine,
@@ -50,11 +55,25 @@ def chosen(there: Mapping[str, Collection[str]], at_most: int) -> dict[str, tupl
     return chosen
 
 
-def _deployment(client: SyncPrefectClient) -> UUID:
+def _call_jobs(run: str, systems: tuple[str, ...], number: int) -> dict[str, tuple[str, ...]]:
+    """Start so many builders as Jobs of a cluster; each builds for all systems."""
+    with get_client(sync_client=True) as client:
+        runs = [
+            client.create_flow_run_from_deployment(
+                _deployment(client, builder_jobs.DEPLOYMENT),
+                parameters={"run": run, "systems": [*systems]},
+                tags=[pool_of(system) for system in systems],
+            )
+            for _ in range(number)
+        ]
+    return {each.name: systems for each in runs}
+
+
+def _deployment(client: SyncPrefectClient, name: str) -> UUID:
     try:
-        return client.read_deployment_by_name("build-stages/refit").id
+        return client.read_deployment_by_name(f"build-stages/{name}").id
     except ObjectNotFound:
-        raise RefitError("There is no deployment build-stages/refit.", hint="`refit serve` makes it.") from None
+        raise RefitError(f"There is no deployment build-stages/{name}.", hint="`refit serve` makes it.") from None
 
 
 def clear_away(flow: Any, flow_run: Any, state: Any) -> None:

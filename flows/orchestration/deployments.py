@@ -35,7 +35,7 @@ from prefect.utilities.callables import parameter_schema
 from flows.catalog.model import Base, Release
 from flows.core.settings import load
 from flows.core.settings.policy import RolloutPolicy
-from flows.orchestration import offered, queues
+from flows.orchestration import builder_jobs, builder_pod, offered, queues
 from flows.publishing.publish import EVENT
 from flows.services.prefect_services import BASE_JOB_TEMPLATE, HEARTBEAT, POOL
 
@@ -79,9 +79,15 @@ async def _deploy(
         await _work_pool(client, POOL, dict(BASE_JOB_TEMPLATE))
         for base in bases:
             await _work_pool(client, queues.pool_of(base.name), queues.template(base))
+        if of_jobs := load().kubernetes.builder_job:
+            await _work_pool(client, builder_jobs.POOL, dict(BASE_JOB_TEMPLATE), builder_jobs.JobWorker.type)
         await _automation(client, crash_of_the_silent())
         await _settle(client)
         made = [name for flow in flows for name in await _deployments(client, flow, bases)]
+        for flow in flows if of_jobs else ():
+            if offered.entrypoint(flow) == builder_pod.ENTRYPOINT:
+                await _deployment(client, flow, builder_jobs.DEPLOYMENT, builder_jobs.POOL)
+                made.append(f"{flow.name}/{builder_jobs.DEPLOYMENT}")
         for flow in flows if releases is not None else ():
             if RELEASES in parameter_schema(flow).properties:
                 made += await _nights(client, flow, releases or ())
@@ -91,11 +97,11 @@ async def _deploy(
         return tuple(made)
 
 
-async def _work_pool(client: PrefectClient, name: str, template: dict[str, Any]) -> None:
+async def _work_pool(client: PrefectClient, name: str, template: dict[str, Any], kind: str = "process") -> None:
     try:
         pool = await client.read_work_pool(name)
     except ObjectNotFound:
-        await client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
+        await client.create_work_pool(WorkPoolCreate(name=name, type=kind, base_job_template=template))
         return
     if pool.base_job_template != template:
         await client.update_work_pool(name, WorkPoolUpdate(base_job_template=template))

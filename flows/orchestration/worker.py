@@ -17,7 +17,6 @@ from abc import ABC
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import anyio
 import httpx
@@ -25,14 +24,11 @@ from anyio.abc import TaskStatus
 from prefect import get_client
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.client.schemas.objects import FlowRun, State, WorkPool
-from prefect.client.schemas.responses import DeploymentResponse
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.exceptions import ObjectAlreadyExists
 from prefect.runner._flow_run_executor import FlowRunExecutionResult, FlowRunExecutor, FlowRunExecutorContext
 from prefect.runner._process_manager import ProcessHandle
 from prefect.runner._starter_engine import EngineCommandStarter
-from prefect.states import Failed
-from prefect.workers.base import BaseWorker, BaseWorkerResult
 from prefect.workers.process import (
     ProcessJobConfiguration,
     ProcessWorker,
@@ -40,7 +36,8 @@ from prefect.workers.process import (
 )
 
 from flows.core.settings import Settings, load
-from flows.orchestration import asked_builds, offered, queues
+from flows.orchestration import asked_builds, builder_jobs, queues
+from flows.orchestration.own_worker import OwnJob, OwnWorker
 from flows.services.prefect_services import BASE_JOB_TEMPLATE, POLL, POOL
 
 _FOR_ALL = "default"  # Prefect's name for the queue of whoever chose none
@@ -49,75 +46,14 @@ _log = logging.getLogger("prefect.refit")
 ATTEMPT = (sys.executable, "-P", "-m", "flows.orchestration.attempt")
 
 
-class Job(ProcessJobConfiguration):
-    """How a run is started: as this says, and nothing of what pool, deployment or run say."""
-
-    @classmethod
-    async def resolve_for_flow_run(
-        cls,
-        flow_run: FlowRun,
-        *,
-        client: PrefectClient,
-        work_pool: WorkPool,
-        worker_name: str,
-        worker_id: UUID | None = None,
-        deployment: DeploymentResponse | None = None,
-    ) -> "Job":
-        """Values that Prefect's worker takes from the server's templates and variables are defaults here."""
-        if deployment is None and flow_run.deployment_id:
-            deployment = await client.read_deployment(flow_run.deployment_id)
-        job, flow = cls(), await client.read_flow(flow_run.flow_id)
-        job.prepare_for_flow_run(flow_run, deployment, flow, work_pool, worker_name, worker_id)
-        return job
+class Job(OwnJob, ProcessJobConfiguration):
+    """A process on this machine."""
 
 
-class Worker(ProcessWorker, ABC):  # by ABC, Prefect doesn't take it for one more type of workers
-    """A worker that runs Refit's own flows and nothing else."""
+class Worker(OwnWorker, ProcessWorker, ABC):
+    """Runs each flow in a process of its own."""
 
     job_configuration = Job
-
-    def __init__(self, **chosen: Any) -> None:
-        super().__init__(**chosen)
-        self._admitted: dict[UUID, str] = {}
-
-    async def __aenter__(self) -> "Worker":
-        # Prefect's also starts what runs flows that are handed to it as pickles, with a port to listen on.
-        return await BaseWorker.__aenter__(self)
-
-    async def __aexit__(self, *error: Any) -> None:
-        await BaseWorker.__aexit__(self, *error)
-
-    async def _submit_run(self, flow_run: FlowRun) -> None:
-        try:
-            await super()._submit_run(flow_run)
-        except Exception:  # one run that can't be looked at takes no others along
-            self._logger.exception("Flow run %s can't be submitted now.", flow_run.id)
-            self._submitting_flow_run_ids.discard(flow_run.id)
-
-    async def _submit_run_and_capture_errors(
-        self, flow_run: FlowRun, task_status: TaskStatus[int | Exception] | None = None
-    ) -> BaseWorkerResult | Exception:
-        try:
-            self._admitted[flow_run.id] = offered.admit(flow_run, await self._deployment(flow_run))
-        except offered.Refused as refused:
-            await self._fail(flow_run, str(refused))
-            if task_status:
-                task_status.started(refused)
-            return refused
-        try:
-            return await super()._submit_run_and_capture_errors(flow_run, task_status)
-        finally:
-            self._admitted.pop(flow_run.id, None)
-
-    async def _deployment(self, run: FlowRun) -> DeploymentResponse | None:
-        with suppress(ObjectNotFound):
-            return await self.client.read_deployment(run.deployment_id) if run.deployment_id else None
-        return None
-
-    async def _fail(self, run: FlowRun, why: str) -> None:
-        self.get_flow_run_logger(run).error(why)
-        with suppress(ObjectNotFound):
-            await self.client.set_flow_run_state(run.id, Failed(message=why), force=True)
 
     async def run(
         self,
@@ -208,11 +144,12 @@ async def work(settings: Settings) -> None:
 
 async def _pools(client: PrefectClient, settings: Settings) -> set[str]:
     """Those that this machine serves, its own among them."""
+    own = {POOL, builder_jobs.POOL} if settings.kubernetes.builder_job else {POOL}
     try:
-        return {POOL, *queues.servable(await client.read_work_pools(limit=queues.PAGE), settings)}
+        return {*own, *queues.servable(await client.read_work_pools(limit=queues.PAGE), settings)}
     except httpx.HTTPError as error:
         _log.warning("The server doesn't tell which pools there are: %s", error)
-        return {POOL}
+        return own
 
 
 async def _own_queue(client: PrefectClient, machine: str) -> None:
@@ -232,7 +169,8 @@ async def _serve(client: PrefectClient, pool: str, machine: str, served: set[str
             await _own_queue(client, machine)
         only = [_FOR_ALL, machine] if pool == POOL else None
         name = queues.worker_of(machine)
-        await Worker(work_pool_name=pool, work_queues=only, name=name, create_pool_if_not_found=False).start()
+        kind = builder_jobs.JobWorker if pool == builder_jobs.POOL else Worker
+        await kind(work_pool_name=pool, work_queues=only, name=name, create_pool_if_not_found=False).start()
     except Exception as error:
         _log.warning("The pool %s isn't served for now: %r", pool, error)
     finally:

@@ -18,6 +18,7 @@ from flows.core.settings import Settings
 from flows.gateway.proxy import NODE
 from flows.services import privacy
 from flows.services.doctor_findings import Finding
+from flows.services.embedded import GATEWAY_PACKAGES
 from flows.services.supervision import kept
 
 FREE_GIGABYTES = 10
@@ -101,7 +102,7 @@ def gateway(settings: Settings) -> Iterable[Finding]:
         hint = "run scripts/setup again. With REFIT_GATEWAY=false, sessions are reached from this machine alone."
         yield Finding("gateway", False, f"Node doesn't start: {error.what}", hint)
         return
-    fetched = (settings.home / "services" / "gateway" / "installed").exists()
+    fetched = GATEWAY_PACKAGES.is_dir() or (settings.home / "services" / "gateway" / "installed").exists()
     seen = "is installed" if fetched else "is fetched from npm's registry by the first `refit up`"
     yield Finding("gateway", True, f"configurable-http-proxy {seen}; Node {version}")
 

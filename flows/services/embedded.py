@@ -27,6 +27,8 @@ TICKETS = "tickets"  # the folder of the server in which those are that let some
 # docker-registry hashes with each request. A password that is made up can't be guessed, however fast that is.
 _BCRYPT_ROUNDS = 4
 _NPM = Path(routes.__file__).parent / "npm"
+# An image of Refit has the gateway's packages beside its program; elsewhere they are fetched, into the home.
+GATEWAY_PACKAGES = _NPM / "node_modules"
 _LOCK, _PROXY, _VISITS = ("package.json", "package-lock.json"), "gateway.mjs", "visits.mjs"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -54,13 +56,15 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
 def gateway(settings: Settings) -> Service:
     """The gateway in front of sessions (configurable-http-proxy), on a Node of its own."""
     folder = settings.folder("services", "gateway")
+    brought = GATEWAY_PACKAGES.is_dir()
+    program, fetched = (_NPM, ()) if brought else (folder, (*_LOCK, _PROXY, _VISITS))
     listening = ["--ip", settings.bind_address, "--port", str(settings.gateway_port)]
     told = ["--api-port", str(settings.gateway_api_port), "--waiting-page", routes.WAITING_PAGE]
     asked = ["--authorizer", routes.AUTHORIZER] if settings.hub_wanted else []
     return Service(
         name="gateway",
         title="Gateway of sessions",
-        argv=(str(NODE), str(folder / _PROXY), *listening, *told, *asked),
+        argv=(str(NODE), str(program / _PROXY), *listening, *told, *asked),
         environment={"CONFIGPROXY_AUTH_TOKEN": written_secret(folder / "token")},
         inherited=inherited_environment(),
         folder=folder,
@@ -71,8 +75,8 @@ def gateway(settings: Settings) -> Service:
         port=settings.gateway_port,
         setting="gateway_port",
         url=settings.gateway_url,
-        files={folder / name: (_NPM / name).read_text(encoding="utf-8") for name in (*_LOCK, _PROXY, _VISITS)},
-        install=_npm_ci(settings),
+        files={folder / name: (_NPM / name).read_text("utf-8") for name in fetched},
+        install=() if brought else _npm_ci(settings),
     )
 
 

@@ -56,7 +56,7 @@ def worker(settings: Settings) -> Service:
         # A flow run inherits all of it: that is how it finds the same settings, since the pool accepts no `env`.
         environment={
             **prefect_environment(settings),
-            **_LOUD,
+            **LOUD,
             **variables(settings),
             # Prefect's runner keeps its files in one folder of /tmp, which belongs to whoever came first.
             "TMPDIR": str(settings.folder("services", "worker", "tmp")),
@@ -121,14 +121,14 @@ def prefect_environment(settings: Settings) -> dict[str, str]:
     }
 
 
-_LOUD = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO", "PYTHONUNBUFFERED": "1"}
+LOUD = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO", "PYTHONUNBUFFERED": "1"}
 
 
 def _server_environment(settings: Settings) -> dict[str, str]:
     login = _login(settings)
     return {
         **prefect_environment(settings),
-        **_LOUD,
+        **LOUD,
         "PREFECT_SERVER_API_HOST": settings.bind_address,
         "PREFECT_SERVER_API_PORT": str(settings.prefect_port),
         # Everybody on this machine reaches its port, and so does every page in a browser of theirs.

@@ -1,10 +1,11 @@
-"""Refit itself in the cluster, by `deploy/` and the image of `deploy/build-image`: it moves a session from there."""
+"""Refit itself in the cluster, by `deploy/` and the image of `deploy/build-image`: it moves a session from there.
+
+Its gateway leads people to Pods, and to a Hub, by a Service.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from tests.support import cluster_images
-from tests.support.cluster import FOLDER, REGISTRY, Lab, copy_image
+from tests.support.cluster import REGISTRY
 from tests.support.cluster import kubectl as in_tests
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -51,34 +52,34 @@ def refit(*words: str) -> str:
     return kubectl("exec", "deploy/refit", "--", "refit", *words)
 
 
-@pytest.fixture(scope="module")
-def image(cluster: Lab, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The image of Refit itself, as the nodes pull it; `REFIT_TEST_OWN_IMAGE` names one that is built already."""
-    if built := os.environ.get("REFIT_TEST_OWN_IMAGE"):
-        return f"{REGISTRY}/refit@{copy_image(f'docker://{built}', 'test', tmp_path_factory.mktemp('own'), 'refit')}"
-    base = {"REFIT_BASE_TAR": str(FOLDER / "base-of-refit.tar")}
-    call = [DEPLOY / "build-image", f"{REGISTRY}/refit:test", "--tls-verify=false"]
-    done = subprocess.run(call, check=True, env={**os.environ, **base}, stdout=subprocess.PIPE, text=True)
-    return f"{REGISTRY}/refit@{done.stdout.strip()}"
+# Asks for a path of the gateway, in a Pod; prints the status, and the program that answers.
+_ASK = """
+import sys, urllib.error, urllib.request
+try:
+    answer = urllib.request.urlopen(sys.argv[1], timeout=20)
+except urllib.error.HTTPError as error:
+    answer = error
+print(answer.status, answer.headers.get("Server"))
+"""
 
 
-def objects(image: str) -> list[dict[str, Any]]:
-    """`deploy/refit` as a person adapts it: their image, and their registry."""
+def objects(image: str, **more: object) -> list[dict[str, Any]]:
+    """`deploy/refit` as a person adapts it: their image, their registry, and `more` settings."""
     made = list(yaml.safe_load_all((DEPLOY / "refit" / "refit.yaml").read_text()))
     by_kind = {each["kind"]: each for each in made}
     by_kind["Deployment"]["spec"]["template"]["spec"]["containers"][0]["image"] = image
     settings = yaml.safe_load(by_kind["ConfigMap"]["data"]["settings.yaml"])
-    settings |= {"registry": REGISTRY, "registry_tls": False, "idle_minutes": 0.01}
+    settings |= {"registry": REGISTRY, "registry_tls": False, "idle_minutes": 0.01, **more}
     settings["kubernetes"]["home_gb"] = 1
     by_kind["ConfigMap"]["data"]["settings.yaml"] = yaml.safe_dump(settings)
     return made
 
 
-@pytest.fixture
-def deployment(image: str) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def deployment(own_image: str) -> Iterator[None]:
     try:
         kubectl("apply", "-k", str(DEPLOY))
-        kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects(image)))
+        kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects(own_image)))
         wait_until(is_ready)
         yield
     finally:
@@ -88,14 +89,20 @@ def deployment(image: str) -> Iterator[None]:
 
 def is_ready() -> bool:
     """Whether Refit's own Pod is, and no other one of it is left."""
-    pods = json.loads(kubectl("get", "pods", "-l", "app.kubernetes.io/name=refit", "-o", "json"))["items"]
+    pods = json.loads(kubectl("get", "pods", "-l", "app.kubernetes.io/component=server", "-o", "json"))["items"]
     conditions = [one for pod in pods for one in pod["status"].get("conditions", ()) if one["type"] == "Ready"]
     return [one["status"] for one in conditions] == ["True"] and "deletionTimestamp" not in pods[0]["metadata"]
 
 
+def through_the_service(path: str) -> str:
+    """The answer of the Service of the gateway, asked in a session's Pod."""
+    address = kubectl("get", "service", "refit", "-o", "jsonpath={.spec.clusterIP}")
+    return in_session(f"python3 -c '{_ASK}' http://{address}{path}")
+
+
 def in_session(script: str) -> str:
-    """Run a script in the home of the session `ada`, in the slot that runs."""
-    (pod,) = json.loads(kubectl("get", "pods", "-l", "io.refit.kind=session", "-o", "json"))["items"]
+    """Run a script in the home of the first session, in the slot that runs."""
+    (pod, *_) = json.loads(kubectl("get", "pods", "-l", "io.refit.kind=session", "-o", "json"))["items"]
     marks = {name: json.loads(text) for name, text in pod["metadata"]["annotations"].items() if "opened-" in name}
     (slot,) = (name[-1] for name, mark in marks.items() if "ended" not in mark and not mark["late"])
     return kubectl("exec", pod["metadata"]["name"], "-c", slot, "--", "sh", "-c", f"cd /home/dev && {script}")
@@ -114,6 +121,7 @@ def test_refit_moves_a_session_from_inside_of_the_cluster(tmp_path: Path) -> Non
     assert kubectl("exec", "deploy/refit", "--", "id", "-u").strip() == "10001"
     first = publish("inside-1", tmp_path)
     refit("session", "create", "ada", PROFILE)
+    wait_until(lambda: through_the_service("/session/ada/api").startswith("200 SimpleHTTP"))
     in_session("echo written before the move >notes")
     second = publish("inside-2", tmp_path)
     refit("migrate", "run")
@@ -121,11 +129,27 @@ def test_refit_moves_a_session_from_inside_of_the_cluster(tmp_path: Path) -> Non
     assert moved["state"] == "cleaned"
     assert (moved["before"]["image"], moved["after"]["image"]) == (first, second)
     assert "written before the move" in in_session("cat notes")
+    assert through_the_service("/session/ada/api").startswith("200 SimpleHTTP")
+    assert "404" in through_the_service("/session/nobody/api")
     policy = json.loads(kubectl("get", "networkpolicy", "refit-sessions", "-o", "json"))
     (let_in,) = policy["spec"]["ingress"][0]["from"]
     assert let_in["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "refit"}
     # The Pod of Refit is deleted, and with the volume nothing of what it knew is gone.
-    kubectl("delete", "pod", "-l", "app.kubernetes.io/name=refit", "--timeout=180s")
+    kubectl("delete", "pod", "-l", "app.kubernetes.io/component=server", "--timeout=180s")
     wait_until(is_ready)
     (told,) = json.loads(refit("session", "list", "--json"))
     assert told["running"] == "running" and told["session"]["image"] == second
+    wait_until(lambda: through_the_service("/session/ada/api").startswith("200 SimpleHTTP"))
+    assert "written before the move" in refit("session", "exec", "ada", "--", "cat", "/home/dev/notes")
+
+
+@pytest.mark.usefixtures("deployment")
+def test_people_log_in_to_a_hub_there(own_image: str, tmp_path: Path) -> None:
+    publish("inside-hub", tmp_path)
+    refit("session", "create", "bea", PROFILE)
+    kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects(own_image, hub=True)))
+    kubectl("delete", "pod", "-l", "app.kubernetes.io/component=server", "--timeout=180s")
+    wait_until(is_ready)
+    wait_until(lambda: through_the_service("/hub/login").startswith("200"))
+    # Nobody is let into a session who hasn't logged in.
+    assert not through_the_service("/session/bea/api").startswith("200 SimpleHTTP")

@@ -23,20 +23,23 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Cluster:
-    """A server's data, and the loopback port that it answers on."""
+    """A server's data, and where it answers: at another address than loopback, everybody there may log in."""
 
     folder: Path
     port: int
+    address: str = "127.0.0.1"
 
     def url(self, name: str, password: str = PASSWORD) -> str:
-        return f"postgresql://refit:{password}@127.0.0.1:{self.port}/{name}"
+        return f"postgresql://refit:{password}@{self.address}:{self.port}/{name}"
 
     def make(self, password_file: Path) -> None:
         options = ["--username=refit", f"--pwfile={password_file}", "--auth=scram-sha-256", "--encoding=UTF8"]
         self._run("initdb", *options, "--no-sync")
+        with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all 10.0.0.0/8 scram-sha-256\n")
 
     def start(self) -> None:
-        options = f"-c listen_addresses=127.0.0.1 -c port={self.port} -c unix_socket_directories='' -c fsync=off"
+        options = f"-c listen_addresses={self.address} -c port={self.port} -c unix_socket_directories='' -c fsync=off"
         self._run("pg_ctl", "start", "--wait", f"--log={self.folder / 'log'}", f"--options={options}")
 
     def stop(self) -> None:
@@ -58,7 +61,7 @@ class Cluster:
 
 
 @contextmanager
-def postgresql() -> Iterator[Cluster]:
+def postgresql(address: str = "127.0.0.1") -> Iterator[Cluster]:
     """A server of its own, as long as the `with` block lasts."""
     # Not below pytest's folder: that one only its owner may enter, and the server runs as another.
     with tempfile.TemporaryDirectory(prefix="refit-postgresql-") as name:
@@ -67,7 +70,7 @@ def postgresql() -> Iterator[Cluster]:
         if os.getuid() == 0:
             shutil.chown(folder, "postgres")
             shutil.chown(word, "postgres")
-        made = Cluster(folder, free_port())
+        made = Cluster(folder, free_port(), address)
         made.make(word)
         made.start()
         try:

@@ -259,7 +259,7 @@ DECIDING = sorted(
 )
 # Enums are called so as well; and the same notice isn't told twice.
 NO_TEXTS = {"line.reason not in _OVER", "line.reason not in _SILENT", "last[-1].what != told"}
-NO_TEXTS |= {"outcome.why == 'time'", "outcome.why == 'output'"}
+NO_TEXTS |= {"outcome.why == 'time'", "outcome.why == 'output'", "line.reason in _CLOSED"}
 
 
 def matched(path: Path) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -106,6 +107,11 @@ class ClusterSettings(Document):
         ge=0,
         description="Minutes for which people are waited for on a node that was closed (`kubectl cordon`, `drain`); "
         "then their sessions move off it all the same. 0: sessions stay, and nothing holds evictions back.",
+    )
+    builder_job: Path | None = Field(
+        None,
+        description="File with the Job by which a builder runs in the cluster (deploy/builder/job.yaml): `builders` "
+        "says how many of them a build has, in the place of machines; unset: machines are called (experimental).",
     )
     start_minutes: float = Field(
         10.0, gt=0, description="Minutes in which a Pod gets its node, its volumes and its image."

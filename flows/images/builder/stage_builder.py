@@ -135,9 +135,11 @@ class StageBuilder:
                 seconds = confined.seconds(self._settings)
                 self._buildah(work, "build", *options, str(context), watcher=watcher, limit=seconds)
             return image.read_text().strip()
-        oci_runtime = tools.runtime(self._settings)
-        options += ["--isolation", tools.isolation(self._settings)]
-        options += ["--runtime", tools.program(oci_runtime) or oci_runtime]
+        isolation = tools.isolation(self._settings)
+        options += ["--isolation", isolation]
+        if isolation == "oci":
+            oci_runtime = tools.runtime(self._settings)
+            options += ["--runtime", tools.program(oci_runtime) or oci_runtime]
         options += _as_options(own_things(own, self._settings, suite))
         self._buildah(work, "build", *options, str(context), watcher=watcher)
         take_back(own, self._settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -70,6 +70,7 @@ class Observer:
         *,
         look: bool = True,
         pull: bool = True,
+        spared: Collection[str] = (),
     ) -> Observed:
         """The facts on which a plan for some of all sessions depends.
 
@@ -79,9 +80,10 @@ class Observer:
             images: their targets.
             look: whether anybody works in those that would be moved.
             pull: ask what has to be pulled for them.
+            spared: those that aren't looked at.
         """
         moves = self.moves()
-        candidates = self.candidates(statuses, moves, images if look else {})
+        candidates = self.candidates(statuses, moves, images if look else {}, spared)
         sizes = self._to_pull(asked, images) if pull else {}
         rollouts = self._rollouts.all()
         homes = self._sessions.store.homes().keys()
@@ -140,16 +142,21 @@ class Observer:
         return {platform.node(): Host(pulls, room=room, gpus=free, gpus_from=returned)}
 
     def candidates(
-        self, statuses: Sequence[Status], moves: Sequence[Past], images: Mapping[ImageKey, str]
+        self,
+        statuses: Sequence[Status],
+        moves: Sequence[Past],
+        images: Mapping[ImageKey, str],
+        spared: Collection[str] = (),
     ) -> tuple[Candidate, ...]:
-        """The facts about each session; those that run and are to be on another image are looked at."""
+        """The facts about each session; those that run and are to be on another image are looked at, unless spared."""
         last = {move.session: move for move in moves}
         wishes = PreferenceStore(self._database).all()
         told = History(self._database).events(kinds=(Kind.noticed, Kind.seen, Kind.withdrawn))
         notified, noticed = first_told(told, Kind.noticed), first_told(told, Kind.seen)
         rules = policies(self._settings) if statuses else {}
         moving = [s.session for s in statuses if s.running is Running.running and has_other_image(s.session, images)]
-        seen, blocked = self._seen(moving), self.blocked(moving, images)
+        seen = self._seen(session for session in moving if session.name not in spared)
+        blocked = self.blocked(moving, images)
         has = Counter(taken.session for taken in self._sessions.gpus.taken())
         goes_on = any(move.state not in FINAL for move in moves)
         at_work = held(self._database, "session ") if goes_on else ()

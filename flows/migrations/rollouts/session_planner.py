@@ -19,7 +19,7 @@ from flows.migrations.planning.consent import deadline_if_told, keep_hours, star
 from flows.migrations.planning.observed import Observed
 from flows.migrations.planning.plan import plan_after, plan_named
 from flows.migrations.planning.policies import policies
-from flows.migrations.planning.rollout import Action, Decision, Gate, ImageKey, PlanInput
+from flows.migrations.planning.rollout import Action, Decision, Gate, ImageKey, PlanInput, Reason, RolloutStatus
 from flows.migrations.rollouts.control import judge
 from flows.migrations.rollouts.image_pulls import ImagePulls
 from flows.migrations.rollouts.observer import Observer, canaries
@@ -59,6 +59,15 @@ def plan_migration(names: Sequence[str], to: str, settings: Settings, origin: st
     own = planner.of_refit(planned)  # the rest is pulled by nodes of others
     pulls = to_pull(settings, {line.new for line in own if line.new not in ("", line.old)})
     return tuple(replace(line, pull=pulls.get(line.new, 0)) if line in own else line for line in planned)
+
+
+# The reasons of sessions whose wave or rollout a person has to open.
+_CLOSED = frozenset({Reason.gate, Reason.paused, Reason.aborted, Reason.superseded})
+
+
+def _planned(observed: Observed) -> tuple[Decision, ...]:
+    """The lines of a plan by what was observed. Pure."""
+    return plan_after(observed.candidates, observed.rollout, observed.trials, observed.approved)[0]
 
 
 class SessionPlanner:
@@ -236,7 +245,8 @@ class SessionPlanner:
         if begin:
             self._begin(asked, images.images)
         # A session that is named isn't put off for a pull, which is part of its move, nor for somebody who works in it.
-        observed = self._observer.observe(statuses, asked, images.images, look=not names, pull=not names)
+        spared = frozenset[str]() if names else self._closed(statuses, asked, images.images)
+        observed = self._observer.observe(statuses, asked, images.images, look=not names, pull=not names, spared=spared)
         refused = {key: str(why) for key, why in images.refused.items()}
         self._observed = observed = replace(observed, rollout=replace(observed.rollout, refused=refused))
         if names:
@@ -245,6 +255,25 @@ class SessionPlanner:
         if begin:
             self._news += judge(gates, self._rollouts, self._policy.waves)
         return self._with_owners(decisions), gates
+
+    def _closed(
+        self, statuses: Sequence[Status], asked: Sequence[Status], images: Mapping[ImageKey, str]
+    ) -> frozenset[str]:
+        """Sessions in waves that nothing opens but a person, whatever is done in them: a look at them tells nothing.
+
+        Sessions of waves that have begun are looked at first: how many of them are left decides about the next ones.
+        """
+        observed = self._observer.observe(statuses, asked, images, look=False, pull=False)
+        if not observed.trials and not any(way is not RolloutStatus.running for way in observed.rollout.ways.values()):
+            return frozenset()
+        begun = max((trial.wave for trial in observed.trials), default=-1)
+        later = {line.session for line in _planned(observed) if line.wave is not None and line.wave > begun}
+        if not later:
+            return frozenset()
+        observed = self._observer.observe(statuses, asked, images, pull=False, spared=later)
+        return frozenset(
+            line.session for line in _planned(observed) if line.session in later and line.reason in _CLOSED
+        )
 
     def _with_owners(self, decisions: Iterable[Decision]) -> tuple[Decision, ...]:
         """The lines of a plan, each of a session that others own with what its move does without."""

@@ -153,8 +153,17 @@ class Cluster(ApiServer):
         params = {"fieldManager": _MANAGER, **more}
         return self._ask("PATCH", self._path(resource, name), params=params, content=content, headers=headers)
 
-    def delete(self, resource: str, name: str, grace: float | None = None, uid: str = "") -> None:
+    def delete(
+        self, resource: str, name: str, grace: float | None = None, uid: str = "", *, with_pods: bool = False
+    ) -> None:
         """Remove an object, if it is the one with this uid; one that is gone already is no error.
+
+        Args:
+            resource: the kind of object.
+            name: of the object.
+            grace: seconds that its programs have to end.
+            uid: of the object; empty: whichever has the name.
+            with_pods: also the Pods that a controller has made for it.
 
         Raises:
             ClusterError: the API server doesn't answer, or refuses.
@@ -162,6 +171,7 @@ class Cluster(ApiServer):
         self._check()
         body: dict[str, Any] = {"gracePeriodSeconds": int(grace)} if grace is not None else {}
         body |= {"preconditions": {"uid": uid}} if uid else {}
+        body |= {"propagationPolicy": "Background"} if with_pods else {}
         try:
             self._ask("DELETE", self._path(resource, name), json=body)
         except ClusterError as error:

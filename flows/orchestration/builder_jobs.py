@@ -1,0 +1,168 @@
+"""Builders as Jobs of a cluster: a worker that makes one for each flow run in a pool of its own, and removes it."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Mapping
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import anyio
+import yaml
+from anyio.abc import TaskStatus
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled
+from prefect.workers.base import BaseWorkerResult
+
+from flows.core.errors import RefitError
+from flows.core.settings import Settings, load
+from flows.orchestration.own_worker import OwnJob, OwnWorker
+from flows.services.prefect_services import POLL
+from flows.sessions.kubernetes.cluster import Cluster
+from flows.sessions.kubernetes.kinds import JOBS
+from flows.sessions.kubernetes.manifests import KIND, ClusterOptions
+from flows.sessions.kubernetes.refusals import ClusterError
+
+POOL = "refit_builders"  # no name of an operating system's
+DEPLOYMENT = "jobs"
+# By this value of a label, Jobs of builders are told from others; so is their container called.
+BUILDER = "builder"
+RUN = "io.refit.run"
+_MOST = 1 << 20  # bytes of a template
+
+
+def template(file: Path) -> dict[str, Any]:
+    """The Job of a builder, as an operator has written it.
+
+    Raises:
+        RefitError: the file can't be read, or isn't a Job with a namespace and a container `builder`.
+    """
+    hint = "`kubernetes.builder_job` names it; deploy/builder/job.yaml is one."
+    try:
+        with file.open("rb") as content:
+            told = yaml.safe_load(content.read(_MOST))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise RefitError(f"The Job of builders in {file} can't be read.", why=str(error), hint=hint) from None
+    try:
+        containers = [each["name"] for each in told["spec"]["template"]["spec"]["containers"]]
+        fits = told["kind"] == "Job" and told["metadata"]["namespace"] and BUILDER in containers
+    except (LookupError, TypeError):
+        fits = False
+    if not fits:
+        why = f"It needs `kind: Job`, `metadata.namespace` and a container `{BUILDER}`."
+        raise RefitError(f"{file} has no Job of a builder in it.", why=why, hint=hint)
+    return dict(told)
+
+
+def manifest(told: Mapping[str, Any], run: UUID) -> dict[str, Any]:
+    """The Job for a flow run: the template with its name, labels and one variable. Pure."""
+    made = deepcopy(dict(told))
+    labels = {KIND: BUILDER, RUN: str(run)}
+    made["metadata"] = {**made["metadata"], "name": f"refit-builder-{run}"}
+    pod = made["spec"]["template"]
+    for each in (made, pod):
+        each["metadata"] = {**each.get("metadata", {})}
+        each["metadata"]["labels"] = {**each["metadata"].get("labels", {}), **labels}
+    (builder,) = (each for each in pod["spec"]["containers"] if each["name"] == BUILDER)
+    builder["env"] = [*builder.get("env", ()), {"name": "PREFECT__FLOW_RUN_ID", "value": str(run)}]
+    return made
+
+
+def ended(job: Mapping[str, Any] | None) -> int | None:
+    """The exit code that stands for how a Job has ended; none: it hasn't. Pure."""
+    if job is None:
+        return 1
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    true = {each["type"] for each in conditions if each["status"] == "True"}
+    return 0 if "Complete" in true else 1 if "Failed" in true else None
+
+
+class Jobs:
+    """The Jobs of builders in the namespace that the template names."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing is read, and nothing asked of the cluster yet."""
+        self._settings = settings
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        told = template(self._file)
+        return Cluster(replace(ClusterOptions.of(self._settings), namespace=told["metadata"]["namespace"]))
+
+    @property
+    def _file(self) -> Path:
+        if self._settings.kubernetes.builder_job is None:
+            raise RefitError("`kubernetes.builder_job` names no Job of builders.", hint="see deploy/builder/job.yaml.")
+        return self._settings.kubernetes.builder_job
+
+    def create(self, run: UUID) -> str:
+        """Make the Job of a flow run, and remove those that have ended; returns its name.
+
+        Raises:
+            RefitError: the template can't be used.
+            ClusterError: the API server doesn't answer, or refuses.
+        """
+        for job in self._cluster.list(JOBS, **{KIND: BUILDER}):
+            if ended(job) is not None:
+                self.remove(job["metadata"]["name"])
+        made = manifest(template(self._file), run)
+        self._cluster.ensure(JOBS, made)
+        return str(made["metadata"]["name"])
+
+    def exit_code(self, name: str) -> int | None:
+        """How a Job has ended; none: it hasn't, or nobody can tell now."""
+        try:
+            return ended(self._cluster.find(JOBS, name))
+        except ClusterError:  # the next look may be luckier
+            return None
+
+    def remove(self, name: str) -> None:
+        """Remove a Job, with what runs in it."""
+        self._cluster.delete(JOBS, name, with_pods=True)
+
+
+class JobOfBuilder(OwnJob):
+    """A Job of a cluster; it is as the template says."""
+
+
+class JobWorker(OwnWorker, ABC):
+    """Makes a Job for each flow run, and follows it to its end."""
+
+    type = "kubernetes"
+    job_configuration = JobOfBuilder
+
+    async def run(
+        self, flow_run: FlowRun, configuration: JobOfBuilder, task_status: TaskStatus[Any] | None = None
+    ) -> BaseWorkerResult:
+        """Let a Job do what was admitted, until it has ended or the run is cancelled."""
+        jobs = Jobs(load())
+        name = await anyio.to_thread.run_sync(partial(jobs.create, flow_run.id))
+        (task_status or anyio.TASK_STATUS_IGNORED).started(name)
+        while (code := await anyio.to_thread.run_sync(partial(jobs.exit_code, name))) is None:
+            if await self._is_cancelled(flow_run.id):
+                break
+            await anyio.sleep(POLL)
+        with suppress(ClusterError):  # the next builder's worker tries again
+            await anyio.to_thread.run_sync(partial(jobs.remove, name))
+        return BaseWorkerResult(identifier=name, status_code=code or 0)
+
+    async def _is_cancelled(self, run: UUID) -> bool:
+        """Whether somebody wants a run to end that can't hear it by itself; then it counts as cancelled."""
+        with suppress(ObjectNotFound):
+            state = (await self.client.read_flow_run(run)).state
+            if state is None or state.type is not StateType.CANCELLING:
+                return False
+            await self.client.set_flow_run_state(run, Cancelled(message="Its Job was removed."), force=True)
+        return True
+
+    async def kill_infrastructure(
+        self, infrastructure_pid: str, configuration: JobOfBuilder, grace_seconds: int = 30
+    ) -> None:
+        """Remove the Job of a run that was cancelled before it began."""
+        await anyio.to_thread.run_sync(partial(Jobs(load()).remove, infrastructure_pid))

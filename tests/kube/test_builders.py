@@ -1,0 +1,192 @@
+"""Builders as Jobs of a real cluster: they share a run's stages by the database, and some of them die."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from pydantic import SecretStr
+
+from flows import services
+from flows.core.settings import Settings
+from flows.core.settings.cluster import ClusterSettings
+from flows.core.settings.environment import variables
+from flows.images.stages import Graph
+from flows.orchestration.builders import call_builders
+from flows.services.prefect_services import prefect_environment
+from tests.support import tiny
+from tests.support.building import graph_of, matrix
+from tests.support.cluster import REGISTRY, Lab, kube
+from tests.support.cluster import kubectl as in_tests
+from tests.support.machine import private_home
+from tests.support.machines import HERE, hand_over, handing
+from tests.support.postgresql import postgresql
+from tests.support.prefect_api import post, prefect_client
+from tests.support.waiting import PATIENCE, free_port, wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(10 * PATIENCE)]
+
+DEPLOY = Path(__file__).parents[2] / "deploy" / "builder"
+NAMESPACE = "refit-builds"
+REFIT = Path(sys.executable).parent / "refit"
+BRIDGE = REGISTRY.partition(":")[0]
+
+
+def kubectl(*words: str, stdin: str = "") -> str:
+    """Call kubectl in the namespace of builders."""
+    return in_tests("--namespace", NAMESPACE, *words, stdin=stdin)
+
+
+@pytest.fixture(scope="module")
+def template(own_image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`deploy/builder/job.yaml` as a person adapts it: the image, and what this machine has for two of them."""
+    told = yaml.safe_load((DEPLOY / "job.yaml").read_text())
+    (builder,) = told["spec"]["template"]["spec"]["containers"]
+    builder["image"] = own_image
+    builder["resources"] = {"requests": {"cpu": "100m", "memory": "256Mi"}}
+    builder["env"].append({"name": "REFIT_BUILDS_AT_ONCE", "value": "1"})
+    file = tmp_path_factory.mktemp("builders") / "job.yaml"
+    file.write_text(yaml.safe_dump(told))
+    return file
+
+
+@pytest.fixture(scope="module")
+def refit(cluster: Lab, template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Refit outside of the cluster, with a database, a registry and a Prefect server that Pods reach."""
+    folder = tmp_path_factory.mktemp("refit")
+    with postgresql(BRIDGE) as server:
+        shared: dict[str, Any] = {
+            **{"registry": REGISTRY, "registry_tls": False, "database_url": server.add_database()},
+            **{"auth": SecretStr("refit:of all"), "builders": 2},
+        }
+        own = {"bind_address": BRIDGE, "prefect_port": free_port(), "kubernetes": ClusterSettings(builder_job=template)}
+        with private_home(folder / "home", free_port(), **shared, **own) as settings:
+            try:
+                in_tests("apply", "-k", str(DEPLOY))
+                kubectl("apply", "-f", "-", stdin=yaml.safe_dump(secret(settings)))
+                environment = {**os.environ, **variables(settings)}
+                subprocess.run([REFIT, "up"], env=environment, check=True)
+                yield settings
+            finally:
+                services.down(settings)
+                in_tests("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=180s")
+
+
+def secret(settings: Settings) -> dict[str, Any]:
+    """The variables by which builders find the things that they share with Refit."""
+    told = {
+        "REFIT_REGISTRY": settings.registry,
+        "REFIT_REGISTRY_TLS": "false",
+        "REFIT_REPOSITORY": settings.repository,
+        "REFIT_DATABASE_URL": settings.database_url,
+        "REFIT_PREFECT_SERVER": settings.prefect_url,
+        "REFIT_AUTH": settings.auth.get_secret_value(),
+    }
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "refit-builder"}, "stringData": told}
+
+
+@pytest.fixture(autouse=True)
+def _speaks_to_prefect(refit: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process calls builders as a run of a release does."""
+    for name, value in prefect_environment(refit).items():
+        monkeypatch.setenv(name, value)
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """The Pods of builders that are there and not about to go."""
+    told = json.loads(kubectl("get", "pods", "-l", "io.refit.kind=builder", "-o", "json"))["items"]
+    return {pod["metadata"]["name"]: pod for pod in told if "deletionTimestamp" not in pod["metadata"]}
+
+
+def executions(refit: Settings, run: str) -> Counter[str]:
+    """How often the step of each stage was executed to its end, by the logs of all builders of a run in Prefect."""
+    with prefect_client(refit) as api:
+        lines = [
+            line
+            for builder in builders_of(api, run)
+            for line in post(api, "/logs/filter", {"logs": {"flow_run_id": {"any_": [builder["id"]]}}, "limit": 200})
+        ]
+    pages = (line["message"].partition(":\n") for line in lines)
+    return Counter({name: done for name, _, text in pages if (done := tiny.executions(text))})
+
+
+def builders_of(api: httpx.Client, run: str) -> list[dict[str, Any]]:
+    """The flow runs of the builders of a run."""
+    told = post(api, "/flow_runs/filter", {"flows": {"name": {"any_": ["build-stages"]}}})
+    return [each for each in told if each["parameters"]["run"] == run]
+
+
+def ended(refit: Settings, run: str) -> bool:
+    """Whether all builders of a run have ended well, and nothing of them is in the cluster."""
+    with prefect_client(refit) as api:
+        states = {each["state_type"] for each in builders_of(api, run)}
+    return states == {"COMPLETED"} and not json.loads(kubectl("get", "pods,jobs", "-o", "json"))["items"]
+
+
+def test_builders_on_two_nodes_share_a_run_and_execute_each_stage_once(refit: Settings) -> None:
+    graph = matrix(nap=2.0)
+    with ThreadPoolExecutor(len(graph.stages)) as pool, handing(refit, graph) as handover:
+        assert len(call_builders(handover.jobs.run, {HERE}, refit)) == 2
+        futures = hand_over(handover, graph, pool)
+        wait_until(lambda: len(handover.jobs.builders()) == 2)
+        assert len({pod["spec"]["nodeName"] for pod in pods().values()}) == 2
+        assert {future.result().how for future in futures.values()} == {"built"}
+    run = handover.jobs.run
+    wait_until(lambda: ended(refit, run))
+    assert executions(refit, run) == dict.fromkeys(graph.stages, 1)
+    again = handing_again(refit, graph)
+    assert again == {"reused"}
+
+
+def handing_again(refit: Settings, graph: Graph) -> set[str]:
+    """How the stages come to be that were built before."""
+    with ThreadPoolExecutor(len(graph.stages)) as pool, handing(refit, graph) as handover:
+        call_builders(handover.jobs.run, {HERE}, refit)
+        how = {future.result().how for future in hand_over(handover, graph, pool).values()}
+    wait_until(lambda: ended(refit, handover.jobs.run))
+    return how
+
+
+@pytest.mark.parametrize("end", ["kill", "node"])
+def test_a_builder_that_is_gone_leaves_one_stage_to_another(refit: Settings, end: str) -> None:
+    nap = 20.0 if end == "kill" else 21.0
+    graph = graph_of(tiny.root(), tiny.on("root", f"first{end}"), tiny.on(f"first{end}", f"slow{end}", nap))
+    with ThreadPoolExecutor(3) as pool, handing(refit, graph) as handover:
+        call_builders(handover.jobs.run, {HERE}, refit)
+        wait_until(lambda: len(handover.jobs.builders()) == 2)
+        futures = hand_over(handover, graph, pool)
+        builder = at(handover.jobs.states, f"slow{end}")
+        node = pods()[builder]["spec"]["nodeName"]
+        try:
+            if end == "kill":
+                kubectl("delete", "pod", builder, "--grace-period=0", "--force")
+            else:
+                kube("node-stop", node)
+            assert {future.result().how for future in futures.values()} <= {"built", "reused"}
+        finally:
+            if end == "node":
+                kube("node-start", node)
+    run = handover.jobs.run
+    wait_until(lambda: not json.loads(kubectl("get", "pods,jobs", "-o", "json"))["items"], 3 * PATIENCE)
+    assert executions(refit, run)[f"slow{end}"] == 1
+
+
+def at(states: Any, stage: str) -> str:
+    """The builder that is at a stage, once its step runs."""
+
+    def seen() -> str:
+        notes = [state.note for state in states() if state.stage == stage and state.taken]
+        return notes[0].partition(":")[0] if notes and ":" in notes[0] else ""
+
+    wait_until(seen)
+    return seen()

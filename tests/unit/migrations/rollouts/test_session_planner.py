@@ -1,0 +1,74 @@
+"""Which sessions a plan looks at, in the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from flows.migrations.move_steps import State
+from flows.migrations.planning.rollout import Action, Decision, Reason
+from flows.migrations.rollouts import observer
+from flows.migrations.rollouts.session_planner import SessionPlanner
+from flows.sessions.model import Session
+from tests.support.simulated.fleet import Fleet, fleet
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sessions that were looked at, in a list that grows."""
+    names, look_at = list[str](), observer.look_at
+
+    def looking(settings: object, engine: object, sessions: Sequence[Session]) -> object:
+        names.extend(session.name for session in sessions)
+        return look_at(settings, engine, sessions)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(observer, "look_at", looking)
+    return names
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Iterator[Fleet]:
+    """Sessions of which a third are in the first wave, after which a person is asked."""
+    with fleet(tmp_path / "home", waves=[30, 100], approval=True) as sessions, sessions.in_charge():
+        old = sessions.image("old")
+        for number in range(12):
+            sessions.add(number, old)
+        sessions.image("new")
+        yield sessions
+
+
+def planned(sessions: Fleet) -> tuple[Decision, ...]:
+    """The lines of a process that has just begun."""
+    return SessionPlanner(sessions.settings).plan([], "", begin=True)
+
+
+def in_wave(lines: Sequence[Decision], wave: int) -> dict[str, Decision]:
+    """The lines of a wave, by session."""
+    return {line.session: line for line in lines if line.wave == wave}
+
+
+def test_sessions_of_a_wave_that_a_person_has_to_open_are_not_looked_at(sessions: Fleet, looked: list[str]) -> None:
+    lines = planned(sessions)
+    first, second = in_wave(lines, 1), in_wave(lines, 2)
+    assert first and second and sorted(looked) == sorted([*first, *second])
+    for line in first.values():
+        assert sessions.carrier().carry_out(line).state is State.cleaned
+    looked.clear()
+    lines = planned(sessions)
+    assert {(line.action, line.reason) for line in in_wave(lines, 2).values()} == {(Action.wait, Reason.gate)}
+    assert looked == []
+
+
+def test_a_wave_that_goes_on_is_looked_at_before_the_next_one_counts_as_closed(
+    sessions: Fleet, looked: list[str]
+) -> None:
+    first, second = (in_wave(planned(sessions), wave) for wave in (1, 2))
+    mover, *others = first
+    assert others, "the first wave needs two sessions"
+    assert sessions.carrier().carry_out(first[mover]).state is State.cleaned
+    looked.clear()
+    lines = in_wave(planned(sessions), 1)
+    assert {lines[name].action for name in others} == {Action.migrate}
+    assert {*looked} == {*others, *second}
