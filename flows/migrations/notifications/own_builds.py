@@ -1,7 +1,7 @@
 """Notices for owners of profiles of their own: a build that they asked for has ended.
 
-They go to addresses of the owner, to terminals of their sessions at which somebody sits, and to pages of JupyterLab. A
-guest may be the one who sees them there, so they say that a build failed, and not why.
+They go to addresses of the owner, to terminals of their sessions at which somebody sits, and to pages of JupyterLab and
+VS Code. A guest may be the one who sees them there, so they say that a build failed, and not why.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from flows.publishing.own_profiles import OwnProfile, OwnProfiles
 from flows.sessions.activity.probes import see
 from flows.sessions.ide import terminals
 from flows.sessions.ide.jupyter import Jupyter
+from flows.sessions.ide.pages import Windows
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 
@@ -71,10 +72,13 @@ def _show(sessions: Sessions, session: Session, result: Result, title: str, text
         terminals.write(sessions.engine, session, f"{title}. {text}", watched)
     with suppress(RefitError):
         pages = sessions.pages(session)
+        id = f"{_ID}{result.bundle} {result.at:%Y%m%d-%H%M%S}"
         # A page shows the newest notice alone: one about a move that somebody hasn't closed is more urgent. VS Code has
-        # room for one.
+        # room for one, and shows its text.
         if isinstance(pages, Jupyter) and not _is_open(pages):
-            pages.leave_notice(f"{_ID}{result.bundle} {result.at:%Y%m%d-%H%M%S}", title, text)
+            pages.leave_notice(id, title, text)
+        elif isinstance(pages, Windows):
+            pages.add_notice(id, title, f"{title}. {text}", kind=_ID)
 
 
 def _is_open(pages: Jupyter) -> bool:

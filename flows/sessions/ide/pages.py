@@ -20,6 +20,9 @@ _HEARD = ".heard"
 _WRITE = 'cd && mkdir -p "${1%/*}" && cat >"$1.draft" && mv -T "$1.draft" "$1"'
 # The owner of the home may have written there whatever they like, and as much.
 _READ = 'cd && head -c 10000 "$1" 2>/dev/null || true'
+# Only where there is none: the first one stays.
+_ADD = 'cd && mkdir -p "${1%/*}" && cat >"$1.more" && { ln -T "$1.more" "$1" 2>/dev/null || true; } && rm -f "$1.more"'
+_REMOVE_NOTICE = 'cd && rm -f "$1"'
 _REMOVE = 'cd && rm -f "$1" "$1.heard"'
 
 
@@ -34,7 +37,14 @@ class OnPage:
     closed: bool = False
 
 
-_ON_PAGE = TypeAdapter(OnPage)
+@dataclass(frozen=True)
+class _Left:
+    """The part of a notice by which it is known."""
+
+    id: str
+
+
+_ON_PAGE, _LEFT = TypeAdapter(OnPage), TypeAdapter(_Left)
 
 
 class Pages(ABC):
@@ -82,6 +92,16 @@ class Windows(Pages):
     def leave_notice(self, id: str, title: str, text: str, answers: Sequence[tuple[str, str]] = ()) -> None:
         """As `Pages.leave_notice`; one notice takes the place of another."""
         self._do(_WRITE, stdin=json.dumps({"id": id, "title": title, "text": text, "answers": list(answers)}))
+
+    def add_notice(self, id: str, title: str, text: str, *, kind: str) -> None:
+        """Let the windows show a notice for which no other one goes but those whose ids begin with `kind`."""
+        try:
+            left = _LEFT.validate_json(self._do(_READ)).id
+        except ValidationError:  # there is none, or one that stays
+            left = ""
+        if left.startswith(kind):
+            self._do(_REMOVE_NOTICE)
+        self._do(_ADD, stdin=json.dumps({"id": id, "title": title, "text": text, "answers": []}))
 
     def notices(self) -> Mapping[str, OnPage]:
         """As `Pages.notices`; an entry that can't be understood is none, for people may write there what they like."""

@@ -79,17 +79,20 @@ def test_it_is_left_in_the_sessions_of_its_owner_without_its_reason(
     assert len(written) == 4 and "secret" not in "".join(written)
 
 
-def test_nothing_is_told_of_a_name_that_is_another_persons_and_vs_code_keeps_its_notice(
+def test_nothing_is_told_of_a_name_that_is_another_persons_and_vs_code_shows_the_whole(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, written: list[str]
 ) -> None:
     page = Lab({})
     tell(settings, monkeypatch, {"a": page}, FAILED)
     assert page.left == [] and written == []
     OwnProfiles(open_database(settings.database)).take(MINE, PersonalBuilds())
-    windows = Windows.__new__(Windows)
+    windows, shown = Windows.__new__(Windows), list[str]()
     monkeypatch.setattr(Windows, "leave_notice", lambda *_: pytest.fail("another notice would be lost"))
+    monkeypatch.setattr(Windows, "add_notice", lambda _, id, title, text, kind: shown.append(f"{kind}|{id}|{text}"))
     tell(settings, monkeypatch, {"a": windows}, FAILED)
     assert len(written) == 1
+    [text] = shown
+    assert text.startswith("own-build |own-build mine ") and "Your profile mine wasn't built. `refit mine" in text
 
 
 def test_owners_are_told_at_their_own_addresses_alone(

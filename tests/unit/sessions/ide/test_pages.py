@@ -59,6 +59,27 @@ def test_a_notice_is_left_shown_answered_and_taken_away(windows: Windows, tmp_pa
 
 
 @pytest.mark.slow
+def test_a_notice_of_less_weight_takes_the_place_of_its_like_alone(windows: Windows, tmp_path: Path) -> None:
+    def left() -> str:
+        return str(json.loads((tmp_path / FILE).read_text())["id"])
+
+    windows.add_notice("build 1", "It was built", "It was built.", kind="build ")
+    assert left() == "build 1"
+    windows.add_notice("build 2", "It wasn't", "It wasn't.", kind="build ")
+    assert left() == "build 2"
+    windows.leave_notice("sha256:7", "A new image", "x" * 20_000, ANSWERS)
+    windows.add_notice("build 3", "It was built", "It was built.", kind="build ")
+    assert left() == "sha256:7"
+    windows.leave_notice("sha256:8", "A new image", "soon")
+    windows.add_notice("build 3", "It was built", "It was built.", kind="build ")
+    assert left() == "sha256:8" and [path.name for path in (tmp_path / FILE).parent.iterdir()] == ["notice.json"]
+    windows.remove()
+    (tmp_path / FILE).write_text("the owner's own")
+    windows.add_notice("build 3", "It was built", "It was built.", kind="build ")
+    assert (tmp_path / FILE).read_text() == "the owner's own"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("said", ["", "[]", '{"id": 1', '{"id": "sha256:7"}'])
 def test_what_people_write_there_themselves_is_no_answer(windows: Windows, tmp_path: Path, said: str) -> None:
     windows.leave_notice("sha256:7", "A new image", "", ANSWERS)
