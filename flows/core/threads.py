@@ -1,10 +1,12 @@
-"""Do the same for several things at once, in a bounded number of threads that end with the call."""
+"""Threads that end with a call or a block: the same for several things at once, and a server beside other work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from socketserver import BaseServer
 from typing import TypeVar
 
 QUESTIONS = 8  # that are asked of one service at once
@@ -49,3 +51,16 @@ def each(
     """Item → what the function returns for it, once for each; otherwise as `at_once`."""
     chosen = list(dict.fromkeys(items))
     return dict(zip(chosen, at_once(function, chosen, limit, within=within), strict=True))
+
+
+@contextmanager
+def answering(server: BaseServer, poll_seconds: float = 0.5) -> Iterator[None]:
+    """Let a server answer in a thread inside the `with` block; its end takes `poll_seconds` at most."""
+    with server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": poll_seconds}, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from threading import Event, Thread
+from threading import Event
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from prometheus_client import generate_latest, make_wsgi_app, write_to_textfile
 
 from flows.core.settings import Settings, load
+from flows.core.threads import answering
 from flows.metrics.exposition import registry
 from flows.metrics.facts import look
 
@@ -36,14 +37,8 @@ class _Silent(WSGIRequestHandler):
 def served(settings: Settings, port: int) -> Iterator[None]:
     """Answer on this loopback port inside the `with` block; each question is a look of its own."""
     app = guarded(make_wsgi_app(registry(partial(look, settings))), settings.metrics_token.get_secret_value())
-    with make_server("127.0.0.1", port, app, _Server, _Silent) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(make_server("127.0.0.1", port, app, _Server, _Silent)):
+        yield
 
 
 def guarded(app: WSGIApplication, token: str) -> WSGIApplication:

@@ -363,3 +363,36 @@ def names(path: Path) -> Iterator[tuple[str, int]]:
 def test_a_value_is_called_by_a_noun() -> None:
     named = [(relative(path), line, name) for path in MODULES for name, line in names(path)]
     assert [one for one in named if one[-1] in PARTICIPLES] == []
+
+
+HOP = re.compile(r"(?m)^\| (↳ )?`(flows/[\w/]+)\.py` \|")
+WALKS = (FLOWS.parent / "docs" / "architecture.md").read_text().split("\n## ")[1:]
+
+
+@pytest.mark.parametrize("walk", WALKS, ids=[walk.partition("\n")[0] for walk in WALKS])
+def test_each_hop_of_a_walk_goes_down(walk: str) -> None:
+    """A row that begins with an arrow is reached by imports from the row that it happens in, and is not above it."""
+    outer, upwards, hops = "", [], 0
+    for arrow, file in HOP.findall(walk):
+        name = file.replace("/", ".")
+        if not arrow:
+            outer = name
+            continue
+        hops += 1
+        if not leads(outer, name) or height(name) > height(outer):
+            upwards.append(f"{outer} → {name}")
+    assert hops and not upwards
+
+
+def height(name: str) -> int:
+    return HEIGHT[name.split(".")[1]]
+
+
+def leads(start: str, end: str) -> bool:
+    """Whether a path of imports leads from one module to another."""
+    seen, todo = {start}, [start]
+    while todo and end not in seen:
+        new = own_modules(NAMES[todo.pop()]) - seen
+        seen |= new
+        todo += new
+    return end in seen

@@ -11,6 +11,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
+TEST_FILE = re.compile(r"`(?:tests/)?((?:real|unit|kube|faults|support)/[\w/]+\.py)(?:::(\w+))?`")
+# Pages of which each line has to be held by a test.
+MANY_TESTS = {"security": 50, "your-sessions": 20}
 MODULE = re.compile(r"`(flows/[\w/]+(?:\.py|/))`")
 
 
@@ -22,11 +26,27 @@ def test_links_and_modules_of_pages_exist() -> None:
     assert [f"{page}: {there}" for page, there in (*links, *modules) if not there.exists()] == []
 
 
-@pytest.mark.parametrize(("page", "tests"), [("security.md", 50), ("your-sessions.md", 20)])
-def test_each_test_that_a_page_names_is_there(page: str, tests: int) -> None:
-    text = (ROOT / "docs" / page).read_text()
-    named = re.findall(r"`((?:real|unit|kube|faults)/[\w/]+\.py)(?:::(\w+))?`", text)
-    assert len(named) > tests
+def test_a_link_to_a_part_of_a_page_names_one_of_its_headings() -> None:
+    links = [(page, *link) for page in PAGES for link in ANCHOR.findall(page.read_text())]
+    assert links
+    wrong = [
+        f"{page}: {to}#{part}" for page, to, part in links if part not in anchors(page.parent / to if to else page)
+    ]
+    assert not wrong
+
+
+def anchors(page: Path) -> set[str]:
+    """The parts of a page to which a link can lead, as GitHub names them after their headings."""
+    headings = re.findall(r"(?m)^#+ (.+)$", re.sub(r"(?ms)^```.*?^```", "", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if TEST_FILE.search(page.read_text())], ids=lambda page: page.stem
+)
+def test_each_test_that_a_page_names_is_there(page: Path) -> None:
+    named = TEST_FILE.findall(page.read_text())
+    assert len(named) > MANY_TESTS.get(page.stem, 0)
     missing = [file for file, _ in named if not (ROOT / "tests" / file).is_file()]
     assert not missing
     texts = {file: (ROOT / "tests" / file).read_text() for file, test in named if test}

@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from flows.core.settings import Settings
+from flows.core.threads import answering
 
 SOCKET = "mirrors.sock"
 _HEAD = 1 << 16  # bytes of a request's head
@@ -63,15 +64,10 @@ def _place(url: str) -> Place | None:
 @contextmanager
 def serving(path: Path, settings: Settings) -> Iterator[None]:
     """Answer at a socket inside the `with` block."""
-    with _Server(path, places(settings), _place(settings.apt_proxy) if settings.apt_proxy else None) as server:
+    server = _Server(path, places(settings), _place(settings.apt_proxy) if settings.apt_proxy else None)
+    with answering(server, poll_seconds=0.1):
         path.chmod(0o666)  # it lies in a folder of root's alone; in the build, anybody may use it
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
+        yield
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

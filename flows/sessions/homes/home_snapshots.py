@@ -266,14 +266,7 @@ class HomeSnapshots:
                 copying.give_back(source, folder, self._copy_seconds)
 
     def bring_files(self, session: Session, id: str, paths: Iterable[str], *, to: str = "", suffix: str = "") -> None:
-        """Let single files and folders be what they are in a snapshot; the session may run.
-
-        Args:
-            session: the session with the home and volumes.
-            id: the snapshot.
-            paths: as the session sees them, or from the top of its home.
-            to: a new folder in the home for them; empty: into place.
-            suffix: appended to the names of files that are overwritten; empty: they go.
+        """Let single files and folders be what they are in a snapshot, with the arguments of `Homes.bring_files`.
 
         Raises:
             RefitError: one isn't in the snapshot, or `to` can't be made: nothing was brought.
