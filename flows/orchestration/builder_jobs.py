@@ -8,8 +8,10 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property, partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import anyio
@@ -19,6 +21,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled
 from prefect.workers.base import BaseWorkerResult
+from sqlalchemy import make_url
 
 from flows.core.errors import RefitError
 from flows.core.settings import Settings, load
@@ -34,6 +37,7 @@ DEPLOYMENT = "jobs"
 # By this value of a label, Jobs of builders are told from others; so is their container called.
 BUILDER = "builder"
 RUN = "io.refit.run"
+EVERY_ADDRESS = ("0.0.0.0", "::")
 _MOST = 1 << 20  # bytes of a template
 
 
@@ -83,6 +87,37 @@ def ended(job: Mapping[str, Any] | None) -> int | None:
     return 0 if "Complete" in true else 1 if "Failed" in true else None
 
 
+def check_shared(settings: Settings) -> None:
+    """Let no Job be made that could find nothing of what it shares with Refit. Pure.
+
+    Raises:
+        RefitError: database, registry or Prefect's server answer on this machine alone.
+    """
+    lacking = []
+    if make_url(settings.database).get_backend_name() == "sqlite":
+        lacking.append("`database_url`: SQLite is a file of this machine")
+    database = urlsplit(settings.database).netloc.rpartition("@")[2]  # nobody is told its password
+    hosts = {"registry": settings.registry_host, "database_url": database}
+    hosts["prefect_server" if settings.prefect_server else "bind_address"] = urlsplit(settings.prefect_url).netloc
+    if settings.bind_address in EVERY_ADDRESS and not settings.prefect_server:
+        del hosts["bind_address"]  # `prefect_url` is how it is reached from here
+    lacking += [f"`{name}`: {host} is loopback" for name, host in hosts.items() if _is_loopback(host)]
+    if lacking:
+        raise RefitError(
+            "Builders in a cluster can't reach what they share with Refit.",
+            why="; ".join(lacking) + ".",
+            hint="name addresses that Pods reach (docs/kubernetes.md), or take `kubernetes.builder_job` out.",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
 class Jobs:
     """The Jobs of builders in the namespace that the template names."""
 
@@ -100,6 +135,14 @@ class Jobs:
         if self._settings.kubernetes.builder_job is None:
             raise RefitError("`kubernetes.builder_job` names no Job of builders.", hint="see deploy/builder/job.yaml.")
         return self._settings.kubernetes.builder_job
+
+    def check(self) -> None:
+        """Look at the template.
+
+        Raises:
+            RefitError: it can't be used.
+        """
+        template(self._file)
 
     def create(self, run: UUID) -> str:
         """Make the Job of a flow run, and remove those that have ended; returns its name.

@@ -28,7 +28,7 @@ def call_builders(run: str, systems: Iterable[str], settings: Settings) -> dict[
         RefitError: builders aren't offered, for `refit serve` has not been called.
     """
     if settings.kubernetes.builder_job:
-        return _call_jobs(run, tuple(sorted(systems)), settings.builders)
+        return _call_jobs(run, tuple(sorted(systems)), settings)
     with get_client(sync_client=True) as client:
         called = chosen({system: machines(client, system) for system in systems}, settings.builders)
         for machine, mine in called.items():
@@ -55,8 +55,14 @@ def chosen(there: Mapping[str, Collection[str]], at_most: int) -> dict[str, tupl
     return chosen
 
 
-def _call_jobs(run: str, systems: tuple[str, ...], number: int) -> dict[str, tuple[str, ...]]:
-    """Start so many builders as Jobs of a cluster; each builds for all systems."""
+def _call_jobs(run: str, systems: tuple[str, ...], settings: Settings) -> dict[str, tuple[str, ...]]:
+    """Start so many builders as Jobs of a cluster; each builds for all systems.
+
+    Raises:
+        RefitError: they could reach nothing of what they share with Refit, or aren't offered.
+    """
+    builder_jobs.check_shared(settings)
+    builder_jobs.Jobs(settings).check()
     with get_client(sync_client=True) as client:
         runs = [
             client.create_flow_run_from_deployment(
@@ -64,7 +70,7 @@ def _call_jobs(run: str, systems: tuple[str, ...], number: int) -> dict[str, tup
                 parameters={"run": run, "systems": [*systems]},
                 tags=[pool_of(system) for system in systems],
             )
-            for _ in range(number)
+            for _ in range(settings.builders)
         ]
     return {each.name: systems for each in runs}
 

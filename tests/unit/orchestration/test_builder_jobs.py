@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.orchestration import builder_jobs, builder_pod, offered, queues
 from flows.sessions.kubernetes.manifests import KIND
 
@@ -69,6 +70,35 @@ def test_a_file_that_cant_be_read_is_named(tmp_path: Path, content: bytes | None
         file.write_bytes(content)
     with pytest.raises(RefitError, match=r"job\.yaml can't be read"):
         builder_jobs.template(file)
+
+
+SHARED: dict[str, Any] = {
+    "registry": "registry.example.com",
+    "database_url": "postgresql://refit:hunter2@db.example.com/refit",
+    "bind_address": "192.0.2.7",
+}
+
+
+def test_a_builder_needs_what_pods_reach(tmp_path: Path) -> None:
+    for more in ({}, {"bind_address": "0.0.0.0"}, {"prefect_server": "http://builds.example.com:4200"}):
+        builder_jobs.check_shared(Settings(home=tmp_path, **{**SHARED, **more}))
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "named"),
+    [
+        ({"database_url": ""}, "`database_url`: SQLite"),
+        ({"database_url": "postgresql://refit:hunter2@localhost/refit"}, "`database_url`: "),
+        ({"registry": ""}, "`registry`: 127.0.0.1:5000 is loopback"),
+        ({"registry": "[::1]:5000"}, "`registry`: "),
+        ({"bind_address": "127.0.0.1"}, "`bind_address`: "),
+        ({"prefect_server": "http://127.0.0.1:4200"}, "`prefect_server`: "),
+    ],
+)
+def test_things_that_are_on_this_machine_alone_are_named(tmp_path: Path, spoilt: dict[str, Any], named: str) -> None:
+    with pytest.raises(RefitError, match="can't reach what they share") as refused:
+        builder_jobs.check_shared(Settings(home=tmp_path, **{**SHARED, **spoilt}))
+    assert named in refused.value.why and "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
