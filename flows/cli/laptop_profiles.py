@@ -216,7 +216,7 @@ in_panels(
         "Commands": ("list", "show", "create", "start", "stop", "logs", "history", "profiles", "limits"),
         "Updates": ("move", "snooze", "mode", "change-profile"),
         "Access": ("share", "shares", "unshare", "keys", "add-key", "remove-key", "ssh-config"),
-        "Snapshots": ("snapshot", "snapshots", "rollback", "diff", "clone"),
+        "Snapshots": ("snapshot", "snapshots", "rollback", "diff", "clone", "remove-snapshot"),
         "Your own profiles": ("own-profiles", "build", "build-log", "offer", "withdraw", "remove-profile"),
         "Administrators of the Hub": ("overview", "steer"),
     },
