@@ -19,7 +19,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: setup ## set up this machine, build the first image, start a session, move it onto the next build
-	$(BIN)/refit demo --hub
+	$(BIN)/refit demo
 
 unit: ## the unit tests that take no time, in a minute; no root, no network
 	$(BIN)/pytest --numprocesses $(shell nproc) $(DISTRIBUTED) --hypothesis-profile few -m "not long and not slow" tests/unit

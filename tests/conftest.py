@@ -70,4 +70,4 @@ def _in_order(files: Iterable[Path]) -> dict[Path, int]:
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """Settings whose home is empty and belongs to this test alone."""
-    return Settings(home=tmp_path / "home")
+    return Settings(home=tmp_path / "home", hub=False)

@@ -89,7 +89,7 @@ GROUPS = (
         "user",
         "People",
         lambda: user.app,
-        "People who log in to JupyterHub and start their own sessions (experimental).",
+        "People who log in to JupyterHub and start their own sessions.",
     ),
     Group(
         "ssh-key",

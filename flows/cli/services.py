@@ -30,7 +30,7 @@ with lazily(globals()):
         session_tables,
         tables,
     )
-    from flows.core.atomic_files import write_whole
+    from flows.core.database import open_database
     from flows.core.settings import Settings, load
     from flows.migrations import start_sessions
     from flows.migrations.rehearsals.rehearsal import sweep
@@ -41,6 +41,7 @@ with lazily(globals()):
     from flows.services.reset import reset_parts
     from flows.sessions.engine_choice import choose
     from flows.sessions.lifecycle import Sessions
+    from flows.sessions.people import rights
 
 if TYPE_CHECKING:
     from flows.cli.demo import Story
@@ -87,6 +88,8 @@ def _up(settings: Settings) -> bool:
     _show_services(states)
     for name, problem in problems.items():
         show_error(f"session {name}: {problem}")
+    if unowned := rights.unowned(settings, open_database(settings.database)):
+        err.print(session_tables.unowned(unowned), highlight=False, soft_wrap=True)
     serve()
     _show_link(settings)
     return not problems
@@ -180,15 +183,9 @@ def reset(
     )
 
 
-def demo(
-    hub: Annotated[
-        bool, typer.Option("--hub", help="Turn JupyterHub on in settings.yaml, unless that says something else.")
-    ] = False,
-) -> None:
+def demo() -> None:
     """Show the whole loop: build, start a session, change something, build again, move the session."""
     settings = load()
-    if hub:
-        settings = load() if turn_hub_on(settings) else settings
     problems = [finding for finding in doctor.examine(settings, doctor.NEEDED) if not finding.ok]
     for problem in problems:
         err.print(str(problem))
@@ -202,17 +199,6 @@ def demo(
     _tell(story, settings)
     if not story.home_intact or not all(move.moved for move in story.moves):
         raise typer.Exit(1)
-
-
-def turn_hub_on(settings: Settings) -> bool:
-    """Let people log in from now on, unless `settings.yaml` says something else; returns whether it was changed."""
-    if "hub" in settings.model_fields_set:
-        return False
-    file = settings.home / "settings.yaml"
-    settings.folder()
-    written = file.read_text(encoding="utf-8") if file.exists() else ""
-    write_whole(file, f"{written.rstrip()}\nhub: true\n".lstrip(), private=True)
-    return True
 
 
 @contextmanager

@@ -39,6 +39,7 @@ with lazily(globals()):
     from flows.sessions.others.all_others import Others
     from flows.sessions.others.model import owner_of
     from flows.sessions.overview import Status
+    from flows.sessions.people import rights
     from flows.sessions.preferences import UpdatePreferences
     from flows.sessions.wishes import PreferenceStore
 
@@ -77,6 +78,8 @@ def create_session(
     _show_session(sessions, name)
     if owner and not settings.hub_wanted:
         err.print(session_tables.without_hub(owner), highlight=False, soft_wrap=True)
+    elif name in rights.unowned(settings, sessions.store.database):
+        err.print(session_tables.unowned([name]), highlight=False, soft_wrap=True)
 
 
 @app.command("list")

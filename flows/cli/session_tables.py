@@ -27,6 +27,9 @@ with lazily(globals()):
 if TYPE_CHECKING:
     from flows.migrations.results import Result
 
+# Of names in a sentence.
+_MOST_NAMED = 10
+
 
 def moves(results: Iterable[Result], *, whole: bool = False) -> Table:
     """The result for each session; the reason in its first sentence or as a whole."""
@@ -194,6 +197,16 @@ def activity(seen: Iterable[Seen], idle_state_hours: float) -> Table:
 def without_hub(owner: str) -> str:
     """Words about a session with an owner where nobody logs in. Pure."""
     return (
-        f"No JupyterHub runs here: {owner} can't log in, and everybody with the session's address gets in. For logins, "
-        f"set `hub: true` in settings.yaml, then `refit up` and `refit user invite {owner}`."
+        f"No JupyterHub runs here: {owner} can't log in, and everybody with the session's address gets in. With "
+        f"`hub: true` in settings.yaml, `refit up` and `refit user invite {owner}` people log in."
+    )
+
+
+def unowned(sessions: Sequence[str]) -> str:
+    """Words about sessions of owners who have no account, where people log in. Pure."""
+    shown = ", ".join(sessions[:_MOST_NAMED]) + (" …" if len(sessions) > _MOST_NAMED else "")
+    return (
+        f"People log in at the gateway, and it lets none of them in to {shown}: no account is the owner's. "
+        "`refit user invite NAME` makes an account, `refit session owner SESSION NAME` gives a session to it. "
+        "After `hub: false` in settings.yaml and `refit up`, a link with the session's token is enough."
     )

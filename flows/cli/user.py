@@ -98,6 +98,15 @@ def _wait_until_stopped(hub: HubClient, name: str) -> None:
         raise RefitError(f"A session of {name} doesn't stop.", hint="`refit session list` shows it; try again.")
 
 
+def why_no_hub(settings: Settings) -> str:
+    """Why nobody can log in where `hub_wanted` is false."""
+    if settings.prefect_server:
+        return "It runs on the machine of `prefect_server`, if anywhere."
+    if not settings.gateway:
+        return "It needs the gateway, and `gateway` is false."
+    return "Sessions run on Kubernetes, and `hub` isn't true." if settings.hub is None else "`hub` is false."
+
+
 def hub_settings() -> Settings:
     """The settings, if people can log in here.
 
@@ -108,7 +117,7 @@ def hub_settings() -> Settings:
     if not settings.hub_wanted:
         raise RefitError(
             "JupyterHub doesn't run here, so that nobody can log in.",
-            why="The setting `hub` is off." if not settings.hub else "It needs the gateway, and `gateway` is off.",
-            hint="set `hub: true` in settings.yaml (REFIT_HUB=true), and run `refit up`.",
+            why=why_no_hub(settings),
+            hint="change that in settings.yaml, and run `refit up`.",
         )
     return settings

@@ -109,13 +109,13 @@ def gateway(settings: Settings) -> Iterable[Finding]:
 
 def hub(settings: Settings) -> Iterable[Finding]:
     """Whether JupyterHub can start, where it is wanted."""
-    if not settings.hub:
-        return
     if not settings.hub_wanted:
-        yield Finding("hub", False, "JupyterHub needs the gateway, which doesn't run here", "set `gateway` to true.")
+        if settings.hub:
+            told = "JupyterHub needs the gateway, which doesn't run here"
+            yield Finding("hub", False, told, "set `gateway` to true, or `hub` to false.")
         return
     missing = [name for name in ("jupyterhub", "nativeauthenticator") if importlib.util.find_spec(name) is None]
-    hint = "install Refit with its extra: `uv pip install 'refit[hub]'`."
+    hint = "install Refit with all that it needs (`uv pip install refit`), or set `hub` to false."
     if missing:
         yield Finding("hub", False, f"{' and '.join(missing)} can't be imported", hint)
     else:

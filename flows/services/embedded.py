@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,6 +27,7 @@ HTPASSWD = "htpasswd"
 TICKETS = "tickets"  # the folder of the server in which those are that let somebody in
 # docker-registry hashes with each request. A password that is made up can't be guessed, however fast that is.
 _BCRYPT_ROUNDS = 4
+_SSHD = Path("/usr/sbin/sshd")
 _NPM = Path(routes.__file__).parent / "npm"
 # An image of Refit has the gateway's packages beside its program; elsewhere they are fetched, into the home.
 GATEWAY_PACKAGES = _NPM / "node_modules"
@@ -40,8 +42,7 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
         *(() if settings.registry else (registry(settings), *reading)),
         *(() if settings.prefect_server else (prefect_services.prefect(settings),)),
     )
-    # Nobody but root gives a program a user of its own; `refit doctor` says that it is missing.
-    jumps = settings.jump_wanted and os.geteuid() == 0
+    jumps = _jumps(settings)
     if jumps:
         Forwarder(settings).begin()
     forwarders = (forwarder(settings),) if Forwarder(settings).needed else ()
@@ -51,6 +52,16 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
     people = (*own, authorizer(settings), my_sessions(settings)) if settings.hub_wanted else ()
     laptops = (jump(settings),) if jumps else ()
     return (*needed, prefect_services.worker(settings), *forwarders, *way, *people, *laptops, *told)
+
+
+def _jumps(settings: Settings) -> bool:
+    """Whether people come in by ssh. `refit doctor` says what is missing for it.
+
+    Nobody but root gives a program a user of its own. Where nobody asked for a Hub, its programs need not be there.
+    """
+    if not settings.jump_wanted or os.geteuid() != 0:
+        return False
+    return bool(settings.hub) or (_SSHD.exists() and shutil.which("haproxy") is not None)
 
 
 def gateway(settings: Settings) -> Service:
@@ -122,7 +133,7 @@ def hub(settings: Settings) -> Service:
         socket="",
         port=settings.hub_port,
         setting="hub_port",
-        url=f"{settings.gateway_url}{routes.HUB}/",
+        url=f"{settings.public_url}{routes.HUB}/",
         after=("gateway", "waiting-page"),
     )
 
@@ -136,7 +147,7 @@ def authorizer(settings: Settings) -> Service:
 def my_sessions(settings: Settings) -> Service:
     """The page and the API of people's own sessions, behind the gateway."""
     made = _of_refit(settings, "my-sessions", "Page of sessions", "flows.web.my_sessions")
-    return replace(made, url=f"{settings.gateway_url}{routes.MY_SESSIONS}/", after=_after_hub(settings))
+    return replace(made, url=f"{settings.public_url}{routes.MY_SESSIONS}/", after=_after_hub(settings))
 
 
 def _after_hub(settings: Settings) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ def person(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def first(person: Person) -> str:
     """The output of the first `make run`."""
-    return person.types("demo", "--hub").stdout
+    return person.types("demo").stdout
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_only_stages_whose_inputs_changed_were_built_and_others_grafted(person: 
 
 def test_a_second_time_nothing_is_built_or_moved_and_it_says_so(person: Person, first: str) -> None:
     before = {path.name for path in (person.settings.home / "logs" / "stages").iterdir()}
-    second = person.types("demo", "--hub").stdout
+    second = person.types("demo").stdout
     assert "Nothing had to be built." in second and "nothing was moved" in second
     assert {path.name for path in (person.settings.home / "logs" / "stages").iterdir()} == before
 

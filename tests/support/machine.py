@@ -93,6 +93,9 @@ def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[S
         "ca_bundle": Path(bundle) if bundle else None,
         "registry_port": registry_port,
         "gateway": False,
+        # Tests that are about people say so. Programs don't find the hosts of people below localhost.
+        "hub": False,
+        "subdomain_host": "none",
         # Most tests of moves want to see what happens when an image fails after the stop.
         "migration": RolloutPolicy(rehearse=False),
         **more,

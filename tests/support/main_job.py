@@ -39,6 +39,7 @@ class Person:
             "REFIT_HUB_PORT": str(self.settings.hub_port),
             "REFIT_JUMP_PORT": str(self.settings.jump_port),
             "COLUMNS": "160",
+            **({} if self.settings.hub is None else {"REFIT_HUB": str(self.settings.hub).lower()}),
         }
         done = subprocess.run([REFIT, *words], env={**os.environ, **mine}, capture_output=True, text=True, check=False)
         assert done.returncode == exit_code, done.stdout + done.stderr
@@ -49,7 +50,7 @@ class Person:
 
 
 @contextmanager
-def new_user(factory: pytest.TempPathFactory, *, empty: bool = False) -> Iterator[Person]:
+def new_user(factory: pytest.TempPathFactory, *, empty: bool = False, hub: bool | None = None) -> Iterator[Person]:
     """Somebody whose registry has the stages of the first image; with `empty`, nothing."""
     folder = factory.mktemp("person")
     names = ("prefect_port", "gateway_port", "gateway_api_port", "hub_port", "jump_port")
@@ -58,7 +59,7 @@ def new_user(factory: pytest.TempPathFactory, *, empty: bool = False) -> Iterato
     registry = serve_registry(folder / "registry") if empty else another_registry(factory)
     with (
         registry as server,
-        private_home(folder / "home", server.port, gateway=True, used=not empty, **ports) as settings,
+        private_home(folder / "home", server.port, gateway=True, hub=hub, used=not empty, **ports) as settings,
     ):
         person = Person(settings.model_copy(update={"registry": settings.registry_host}))
         try:
@@ -69,8 +70,8 @@ def new_user(factory: pytest.TempPathFactory, *, empty: bool = False) -> Iterato
 
 @pytest.fixture(scope="module")
 def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
-    """Such a person."""
-    with new_user(tmp_path_factory) as person:
+    """Such a person, whose sessions ask for no login."""
+    with new_user(tmp_path_factory, hub=False) as person:
         yield person
 
 

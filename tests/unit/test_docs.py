@@ -89,7 +89,6 @@ def test_each_page_is_in_the_index_by_reader() -> None:
 # Features that have only seen made-up inputs: words of `--help` and of the README, which both mark them.
 EXPERIMENTAL = {
     "GPUs of this machine": "GPUs",
-    "People who log in to JupyterHub": "people who log in to JupyterHub",
     "from their own machines": "from people's own machines",
     "Machines that share the stages": "builders on several machines",
     "systemd units": "units of systemd",

@@ -7,7 +7,6 @@ container runtime that works here) are in `host`.
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Iterator
 from functools import partial
@@ -28,6 +27,7 @@ from flows.core.settings.others import OthersSettings
 from flows.core.settings.person_limits import PersonLimits
 from flows.core.settings.personal_builds import PersonalBuilds
 from flows.core.settings.policy import RolloutPolicy, SnapshotPolicy
+from flows.core.settings.relative import relative
 from flows.core.settings.spans import Span
 
 with lazily(globals()):
@@ -105,17 +105,18 @@ class Settings(documents.Document):
         17_901, description="Loopback port of the gateway's API, by which Refit sets its routes."
     )
 
-    hub: bool = Field(
-        False,
-        description="Let `refit up` start JupyterHub behind the gateway, where people log in and start sessions "
-        "(experimental; needs the extra `hub`).",
+    hub: bool | None = Field(
+        None,
+        description="Let `refit up` start JupyterHub behind the gateway, where people log in and start sessions. "
+        "Unset: where sessions run with Podman. Without `gateway`, or with `prefect_server`, there is none.",
     )
     hub_port: Port = Field(17_902, description="Loopback port of the Hub; people reach it through the gateway.")
     subdomain_host: str = Field(
         "",
-        pattern=r"^(|https?://[a-z0-9.-]+(:[0-9]+)?)$",
-        description="The gateway's address where each person's sessions have a host below it: http://localhost:17900, "
-        "https://hub.example.org (with *.hub.example.org); empty: all sessions are one origin.",
+        pattern=r"^(|none|https?://[a-z0-9.-]+(:[0-9]+)?)$",
+        description="The gateway's address where each person's sessions have a host below it: https://hub.example.org "
+        "(with *.hub.example.org). none: all sessions are one origin. Empty: http://localhost:17900 for people who "
+        "come to a gateway on loopback by a name of this machine, else none.",
     )
     other_hub: OtherHub = Field(OtherHub(), description="A JupyterHub of your own, in the place of Refit's.")
     hub_login: LoginPolicy = Field(LoginPolicy(), description="How people log in to the Hub.")
@@ -311,7 +312,16 @@ class Settings(documents.Document):
     @property
     def public_url(self) -> str:
         """URL of the gateway in links that people are given."""
-        return self.subdomain_host or self.other_hub.public or self.gateway_url
+        return self.people_host or self.other_hub.public or self.gateway_url
+
+    @property
+    def people_host(self) -> str:
+        """The gateway's address below whose host each person has one; empty: all sessions are one origin."""
+        if self.subdomain_host:
+            return "" if self.subdomain_host == "none" else self.subdomain_host
+        is_here = self.bind_address in ("127.0.0.1", "::1", "localhost")
+        port = "" if self.gateway_port == 80 else f":{self.gateway_port}"  # as browsers say it
+        return f"http://localhost{port}" if is_here and self.hub_wanted and not self.other_hub.api else ""
 
     @property
     def in_cluster(self) -> bool:
@@ -320,8 +330,9 @@ class Settings(documents.Document):
 
     @property
     def hub_wanted(self) -> bool:
-        """Whether a Hub runs here: it needs the gateway."""
-        return self.hub and self.gateway and not self.prefect_server
+        """Whether people log in here, at Refit's Hub or at another: that needs the gateway."""
+        is_wanted = not self.in_cluster if self.hub is None else self.hub
+        return is_wanted and self.gateway and not self.prefect_server
 
     @property
     def jump_wanted(self) -> bool:
@@ -360,7 +371,7 @@ def load() -> Settings:
     if bundle := os.environ.get("SSL_CERT_FILE"):
         others["ca_bundle"] = Path(bundle).absolute()
     settings = gathered(Settings, file, partial(_from_folder, folder=file.parent), others, without="home")
-    mistakes = [*_relative(settings)]
+    mistakes = [*relative(settings)]
     if settings.ca_bundle and settings.ca_bundle.is_absolute() and not settings.ca_bundle.is_file():
         mistakes.append(Mistake(settings.ca_bundle, 0, "`ca_bundle` names this file, which is not there"))
     if mistakes:
@@ -384,16 +395,3 @@ def _from_folder(value: object, folder: Path) -> object:
     if isinstance(value, tuple):
         return tuple(_from_folder(part, folder) for part in value)
     return folder / value if isinstance(value, Path) else value
-
-
-def _relative(settings: Settings) -> Iterator[Mistake]:
-    """The paths that would be another one in another working directory: the worker's, for instance."""
-    values = {name: getattr(settings, name) for name in settings.model_fields_set}
-    if home := os.environ.get("REFIT_HOME"):
-        values["home"] = Path(home)
-    if file := re.match(r"sqlite[^:]*:///([^/:].*)", settings.database_url):
-        values["database_url"] = Path(file[1])
-    for name, value in values.items():
-        for path in value if isinstance(value, tuple) else (value,):
-            if isinstance(path, Path) and not path.is_absolute():
-                yield Mistake(Path(f"REFIT_{name.upper()}"), 0, f"{str(path)!r} is relative", "write the whole path")

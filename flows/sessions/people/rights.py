@@ -58,6 +58,15 @@ def last(settings: Settings) -> Heard:
         return Heard(Rights(accounts={}))
 
 
+def unowned(settings: Settings, database: Engine) -> tuple[str, ...]:
+    """The sessions of owners without an account, into which people don't get; none where nobody logs in."""
+    if (accounts := last(settings).rights.accounts) is None:
+        return ()
+    store = Store(database)
+    owners = store.owners()
+    return tuple(one.name for one in store.sessions() if owners.get(one.name, "") not in accounts)
+
+
 def entitlements(settings: Settings, database: Engine, heard: Heard | None = None) -> Entitlements:
     """The rights to sessions now.
 

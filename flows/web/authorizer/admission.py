@@ -108,7 +108,8 @@ class Admission:
             logger.warning("%s", error)
             return HTMLResponse(pages.expired("The login failed"), 502, headers=_NO_STORE)
         caller, to = Caller(login.person, login.login), str(state["to"])
-        answer = self._send_home(caller, to) if self._settings.subdomain_host else self._welcomed(request, caller, to)
+        parted = origins.is_parted(self._settings, request.headers.get("host", ""))
+        answer = self._send_home(caller, to) if parted else self._welcomed(request, caller, to)
         answer.delete_cookie(passes.STATE, path=CALLBACK)
         return answer
 
@@ -147,8 +148,10 @@ class Admission:
 
     def _is_at_home(self, caller: Caller, session: str, host: str) -> bool:
         """Whether a pass counts where its browser has come to; a token counts everywhere, for no page sends it."""
-        if caller.scopes is not None or not self._settings.subdomain_host:
+        if caller.scopes is not None:
             return True
+        if not origins.is_parted(self._settings, host):
+            return not caller.host
         owner = self._watch.now().owners.get(session, "")
         return bool(owner) and caller.host == host == origins.host_of(self._settings, owner)
 

@@ -92,10 +92,10 @@ def _check(c: Any, chosen: Settings) -> None:
     why = ""
     if not (chosen.hub_wanted and chosen.other_hub.api):
         why = "Refit isn't told of this Hub"
-        hint = f"set `hub: true` and `other_hub` in {chosen.home}/settings.yaml, and run `refit up`."
+        hint = f"set `other_hub` in {chosen.home}/settings.yaml, without `hub: false`, and run `refit up`."
     elif _given(c.JupyterHub.base_url, "/") not in ("", "/"):
         why, hint = "the Hub has a `base_url` of its own", "leave `c.JupyterHub.base_url` as it is."
-    elif chosen.subdomain_host or _given(c.JupyterHub.subdomain_host, ""):
+    elif chosen.people_host or _given(c.JupyterHub.subdomain_host, ""):
         why, hint = "hosts for each person (`subdomain_host`) need Refit's own Hub", "leave `subdomain_host` empty."
     if why:
         raise RefitError("This Hub can't have sessions of Refit as its servers.", why=why, hint=hint)

@@ -14,34 +14,35 @@ from flows.web.authorizer import passes
 from flows.web.authorizer.origins import host_of
 from tests.support.hub import Hub, Person
 from tests.support.people import People, opened, people_alone, says, status
-from tests.support.waiting import PATIENTLY, free_port, wait_until
+from tests.support.waiting import PATIENTLY, wait_until
 
 
 class Resolving(httpx.BaseTransport):
-    """Knows all hosts below localhost, as browsers do."""
+    """Knows all hosts below localhost, as browsers do; with a port, all others lead there, as by a proxy."""
 
-    def __init__(self) -> None:
-        self._transport = httpx.HTTPTransport(verify=NOBODY)
+    def __init__(self, port: int | None = None) -> None:
+        self._transport, self._port = httpx.HTTPTransport(verify=NOBODY), port
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        here = request.url.copy_with(host="127.0.0.1")
+        here = request.url.copy_with(host="127.0.0.1", port=self._port or request.url.port)
         more = {"headers": request.headers, "extensions": request.extensions}
         return self._transport.handle_request(httpx.Request(request.method, here, stream=request.stream, **more))
 
 
 @pytest.fixture(scope="module")
 def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
-    port = free_port()
-    folder, main = tmp_path_factory.mktemp("origins") / "home", f"http://localhost:{port}"
-    with people_alone(folder, gateway_port=port, subdomain_host=main) as people:
+    """They have the hosts that people have by default."""
+    with people_alone(tmp_path_factory.mktemp("origins") / "home", subdomain_host="") as people:
+        assert people.hub.settings.people_host == f"http://localhost:{people.hub.settings.gateway_port}"
         yield people
 
 
-def person(hub: Hub, name: str) -> Person:
-    somebody = Person(hub, name)
-    options = {"follow_redirects": True, "headers": {"Accept": "text/html"}, "transport": Resolving(), **PATIENTLY}
-    somebody.client = httpx.Client(base_url=hub.settings.subdomain_host, **options)
-    somebody.accept(hub.invited(name))
+def person(hub: Hub, name: str, proxy: str = "") -> Person:
+    """Somebody who has logged in at the main host, or at that of a proxy in front of the gateway."""
+    somebody, port = Person(hub, name), hub.settings.gateway_port if proxy else None
+    options = {"follow_redirects": True, "headers": {"Accept": "text/html"}, "transport": Resolving(port), **PATIENTLY}
+    somebody.client = httpx.Client(base_url=proxy or hub.settings.public_url, **options)
+    somebody.accept(hub.invited(name).removeprefix(hub.settings.public_url))
     return somebody
 
 
@@ -75,6 +76,34 @@ def test_each_persons_sessions_have_a_host_at_which_nobody_elses_are(people: Peo
     refused = bea.client.get("/session/one/api")
     assert refused.status_code == 403 and urlsplit(str(refused.url)).netloc != anns
     assert status(hub, "one", ann.token()) == 200  # programs have no cookies
+
+
+def test_behind_a_proxy_of_another_name_sessions_stay_at_that_name_and_its_passes_count_nowhere_else(
+    people: People,
+) -> None:
+    hub, port = people.hub, people.hub.settings.gateway_port
+    eve = person(hub, "eve", proxy="http://hub.example.org")
+    people.session("five", "eve")
+    wait_until(lambda: eve.client.get("/session/five/api").status_code == 200)
+    seen = eve.client.get("/session/five/api?x=1")
+    assert str(seen.url) == "http://hub.example.org/session/five/api?x=1" and seen.text.startswith("this is")
+    kept = held(eve, "hub.example.org")
+    assert status(hub, "five", kept) == 200
+    eves = host_of(hub.settings, "eve")
+    for host in (f"{name}:{port}" for name in ("localhost", "LOCALHOST", "localhost.", "127.0.0.1", "[::1]")):
+        assert status(hub, "five", {**kept, "Host": host}) == 403, host
+        page = httpx.get(
+            f"{hub.settings.gateway_url}/session/five/api", headers={**kept, "Host": host, "Accept": "text/html"}
+        )
+        assert page.headers["location"].startswith((hub.settings.public_url, "/hub/api/oauth2/authorize?")), host
+    for host in (eves, f"eve.localhost.:{port}", "localhost:port"):
+        assert status(hub, "five", {**kept, "Host": host}) != 200, host
+    # A pass of a host of people doesn't count at the proxy's.
+    fay = person(hub, "fay")
+    people.session("six", "fay")
+    wait_until(lambda: fay.client.get("/session/six/api").status_code == 200)
+    own = held(fay, host_of(hub.settings, "fay"))
+    assert status(hub, "six", own) == 200 and status(hub, "six", {**own, "Host": "hub.example.org"}) == 403
 
 
 def test_a_ticket_to_a_host_works_once_and_there(people: People) -> None:

@@ -210,7 +210,7 @@ def fleet(
         def log_message(self, format: str, *args: object) -> None: ...
 
     with serving(Answer) as port:
-        place = {"home": folder, "registry_port": port, "database_url": database_url}
+        place = {"home": folder, "registry_port": port, "database_url": database_url, "hub": False}
         # How much memory the machine has left just now changes nothing.
         settings = Settings(
             **place, lease_seconds=lease_seconds, migration=rules, stop_grace_seconds=1.0, warm_memory=0

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.catalog import load
-from flows.cli import demo, services
-from flows.core.settings import Settings
+from flows.cli import demo
 from flows.images.build import Built
 from flows.releases.report import BuildReport
 from tests.support.machine import ROOT
@@ -42,20 +41,19 @@ def test_nothing_was_built_only_if_nothing_was_grafted_either() -> None:
     assert not demo.Story(there, moved, (), "", True).built_nothing
 
 
-def test_the_hub_is_turned_on_in_a_new_home_and_never_against_what_is_written(tmp_path: Path) -> None:
-    file = tmp_path / "settings.yaml"
-    assert services.turn_hub_on(Settings(home=tmp_path)) and file.read_text() == "hub: true\n"
-    assert not services.turn_hub_on(Settings(home=tmp_path, hub=False)) and file.read_text() == "hub: true\n"
-    file.write_text("registry_port: 5001")
-    assert services.turn_hub_on(Settings(home=tmp_path, registry_port=5001))
-    assert file.read_text() == "registry_port: 5001\nhub: true\n"
-
-
 def test_prefect_is_not_imported_before_it_can_be_told_of_its_server(tmp_path: Path) -> None:
-    turns = "services.turn_hub_on(Settings(home=Path(sys.argv[1])))"
+    asks = "print(len(services.services.all_services(Settings(home=Path(sys.argv[1])))))"
     imports = (
         "import sys; from pathlib import Path; from flows.cli import services; from flows.core.settings import Settings"
     )
     subprocess.run(
-        [sys.executable, "-c", f"{imports}; {turns}; sys.exit('prefect' in sys.modules)", tmp_path], check=True
+        [sys.executable, "-c", f"{imports}; {asks}; sys.exit('prefect' in sys.modules)", tmp_path], check=True
     )
+
+
+def test_the_words_of_help_need_no_hub() -> None:
+    """It takes half a second of CPU to be imported."""
+    run = "import sys; from flows.cli.main import main; sys.argv = ['refit', '--help']"
+    end = "import atexit; atexit.register(lambda: print('jupyterhub' in sys.modules))"
+    told = subprocess.run([sys.executable, "-c", f"{run}; {end}; main()"], check=True, capture_output=True, text=True)
+    assert told.stdout.rstrip().endswith("False")

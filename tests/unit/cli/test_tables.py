@@ -106,5 +106,10 @@ def test_activity_says_when_a_session_is_free_and_why_it_is_busy() -> None:
 
 
 def test_a_session_with_an_owner_who_cannot_log_in_says_what_is_missing() -> None:
+    said = session_tables.unowned([f"s{number}" for number in range(12)])
+    assert "s0, s1" in said and "s9 …" in said and "s10" not in said
+    assert all(
+        word in said for word in ("`refit user invite NAME`", "`refit session owner SESSION NAME`", "`hub: false`")
+    )
     said = session_tables.without_hub("ada")
     assert "ada can't log in" in said and "`hub: true`" in said and "`refit user invite ada`" in said

@@ -173,7 +173,7 @@ def test_a_port_is_ours_if_a_program_that_a_service_started_holds_it(tmp_path: P
 
 
 def test_an_external_registry_needs_no_port(tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path, registry="registry.example:5000")
+    settings = Settings(home=tmp_path, registry="registry.example:5000", hub=False)
     wanted = (settings.prefect_port, settings.gateway_port, settings.gateway_api_port)
     assert [finding.thing for finding in doctor_home.ports(settings)] == [f"port {port}" for port in wanted]
 

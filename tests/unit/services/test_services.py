@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,14 +31,14 @@ def read(unit: str) -> configparser.ConfigParser:
 
 
 def test_the_registry_of_somebody_else_is_not_started(tmp_path: Path) -> None:
-    assert [service.name for service in embedded.all_services(Settings(home=tmp_path))] == [
+    assert [service.name for service in embedded.all_services(Settings(home=tmp_path, hub=False))] == [
         "registry",
         "prefect",
         "worker",
         "gateway",
         "waiting-page",
     ]
-    elsewhere = Settings(home=tmp_path, registry="registry.example:5000")
+    elsewhere = Settings(home=tmp_path, hub=False, registry="registry.example:5000")
     assert [service.name for service in embedded.all_services(elsewhere)] == [
         "prefect",
         "worker",
@@ -146,9 +147,9 @@ def test_a_proxy_of_the_shell_is_not_used_on_loopback(tmp_path: Path, monkeypatc
 
 
 def test_units_start_in_order_and_hold_no_secret(tmp_path: Path) -> None:
-    chosen = Settings.model_validate({"home": tmp_path / "50% $home", "auth": "ada:lovelace"})
+    chosen = Settings.model_validate({"home": tmp_path / "50% $home", "auth": "ada:lovelace", "jump_port": 0})
     units = services.units(chosen)
-    names = ("registry", "prefect", "worker", "gateway", "waiting-page")
+    names = ("registry", "prefect", "worker", "gateway", "waiting-page", "hub", "authorizer", "my-sessions")
     assert list(units) == [f"refit-{name}.service" for name in names]
     assert (chosen.home / "services/gateway/token").read_text() not in "".join(units.values())
     assert "lovelace" not in "".join(units.values())
@@ -272,6 +273,23 @@ def test_a_service_that_is_at_work_for_minutes_is_not_given_up(tmp_path: Path, m
     monkeypatch.setattr(process, "find", lambda _: "it runs")
     process.wait_until_answering(prefect_services.prefect(Settings(home=tmp_path)))
     assert next(answers, None) is None
+
+
+def test_by_default_there_is_a_hub_and_ssh_from_elsewhere_as_far_as_its_programs_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def names(**chosen: Any) -> set[str]:
+        return {one.name for one in embedded.all_services(Settings(home=tmp_path, **chosen))}
+
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(embedded, "_SSHD", tmp_path / "sshd")
+    assert {"hub", "authorizer", "my-sessions"} <= names() and not {"jump", "forwarder"} & names()
+    assert {"jump", "forwarder"} <= names(hub=True)
+    (tmp_path / "sshd").touch()
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert "jump" not in names()
+    monkeypatch.setattr("shutil.which", str)
+    assert {"jump", "forwarder"} <= names()
 
 
 @pytest.mark.parametrize(("uid", "port", "there"), [(0, 17903, True), (0, 0, False), (1000, 17903, False)])

@@ -275,11 +275,12 @@ def test_a_hub_runs_where_it_is_wanted_and_its_unit_holds_no_secret(tmp_path: Pa
     chosen = Settings(home=tmp_path, hub=True)
     units = services.units(chosen)
     assert {"refit-hub.service", "refit-authorizer.service"} <= set(units)
-    assert not {"refit-hub.service"} & set(services.units(Settings(home=tmp_path)))
+    assert {"refit-hub.service"} <= set(services.units(Settings(home=tmp_path)))
+    assert not {"refit-hub.service"} & set(services.units(Settings(home=tmp_path, hub=False)))
     assert not {"refit-hub.service"} & set(services.units(Settings(home=tmp_path, hub=True, gateway=False)))
     assert (
         "refit-gateway.service" in units["refit-hub.service"] and str(chosen.hub_port) not in units["refit-hub.service"]
     )
     assert [finding.ok for finding in doctor_home.hub(chosen)] == [True]
     assert [finding.ok for finding in doctor_home.hub(Settings(home=tmp_path, hub=True, gateway=False))] == [False]
-    assert not [*doctor_home.hub(Settings(home=tmp_path))]
+    assert not [*doctor_home.hub(Settings(home=tmp_path, hub=False))]
