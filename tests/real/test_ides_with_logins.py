@@ -172,10 +172,8 @@ def test_the_web_terminal(house: House, shell: Session) -> None:
 
 
 @pytest.mark.parametrize("below", ["proxy/absolute/7001", "proxy/7002"])
-def test_its_owner_opens_a_port_of_a_session_and_an_ide_that_stands_in_for_rstudio(
-    house: House, shell: Session, below: str
-) -> None:
-    """A program that knows its base path, and one that doesn't."""
+def test_a_port_of_a_session_and_an_ide_that_stands_in_for_rstudio(house: House, shell: Session, below: str) -> None:
+    """A program that knows its base path, and one that doesn't. A guest opens its address, and nothing before."""
     port = below.rpartition("/")[2]
     known = f"/session/shell/{below}" if "absolute" in below else ""
     call = ["python3", "-c", STAND_IN.read_text(), port, known]
@@ -192,3 +190,16 @@ def test_its_owner_opens_a_port_of_a_session_and_an_ide_that_stands_in_for_rstud
         wait_until((shell.home / f"saved-{port}").exists)
 
     works(house.open("shell", f"{below}/" if known else f"{below}/page"))
+    guest, hub = house.guest, house.hub
+    guest.page.context.clear_cookies(name=re.compile("^username-"))  # of an earlier visit
+    hub.refit("session", "share", "shell", "--with", guest.name)
+    page = guest.listen(guest.page.context.new_page())
+    page.goto(f"{house.host}/session/shell/{below}/" if known else f"{house.host}/session/shell/{below}/page")
+    if (button := page.get_by_role("button", name="Open the session")).is_visible():
+        button.click()
+    works(page)
+    assert page.url.startswith(f"{house.host}/session/shell/{below}/")
+    hub.refit("session", "unshare", "shell", "--with", guest.name)
+    token = hub.sessions.token(shell)
+    assert token not in (shell.home / f"asked-{port}").read_text(), "a program at a port was told the token of the IDE"
+    assert not guest.with_token + house.owner.with_token

@@ -21,6 +21,7 @@ from websockets.sync.connection import Connection
 from websockets.sync.server import Server, ServerConnection, serve
 
 from flows import services
+from flows.catalog.model import Access
 from flows.core.settings.spans import Span
 from flows.gateway import routes
 from flows.sessions.model import PREFIX, Session
@@ -69,7 +70,7 @@ class People:
     hub: Hub
     ides: dict[str, Ide] = field(default_factory=dict)
 
-    def session(self, name: str, owner: str, url: str = "") -> Ide:
+    def session(self, name: str, owner: str, url: str = "", access: Access = LIGHT) -> Ide:
         """A session of somebody, which answers, or in whose place something else does at a URL."""
         settings, store = self.hub.settings, self.hub.sessions.store
         home, token = settings.home / "homes" / name, settings.folder("sessions", name) / "token"
@@ -77,7 +78,7 @@ class People:
         variables = {PREFIX: routes.path(name)}
         store.add(
             name,
-            lambda uid: Session(name, "p", "2026a", f"sha256:{64 * 'a'}", uid, home, token, LIGHT, variables),
+            lambda uid: Session(name, "p", "2026a", f"sha256:{64 * 'a'}", uid, home, token, access, variables),
             uids=Span(first=300_000, last=300_999),
             owner=owner,
         )

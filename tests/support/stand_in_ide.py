@@ -41,14 +41,22 @@ addEventListener("fetch", (event) => {
 """
 
 
-class First(RequestHandler):
+class Noted(RequestHandler):
+    """Keeps what came to it, but for cookies."""
+
+    def prepare(self) -> None:
+        with Path.home().joinpath(f"asked-{sys.argv[1]}").open("a") as file:
+            file.write(f"{self.request.uri} {self.request.headers.get('Authorization', '')}\n")
+
+
+class First(Noted):
     """Leads on by a relative address."""
 
     def get(self) -> None:
         self.redirect("start")
 
 
-class Start(RequestHandler):
+class Start(Noted):
     """Sets cookies, one of them under a name of Refit's, and leads on by an address with the name of the host."""
 
     def get(self) -> None:
@@ -58,7 +66,7 @@ class Start(RequestHandler):
         self.redirect(f"{protocol}://{self.request.host}{self.settings['base']}/page")
 
 
-class Page(RequestHandler):
+class Page(Noted):
     def get(self) -> None:
         self.write(PAGE)
 

@@ -229,12 +229,12 @@ class Gateway extends ConfigurableProxy {
     return false;
   }
 
-  /** No link has the token of an IDE: it is added on the way, to the page with which somebody begins. */
-  #addToken(request, { page, query }) {
+  /** No link has the token of an IDE: it is added on the way, to the pages that the authorizer names. */
+  #addToken(request, { queries }) {
     const [path, asked = ""] = request.url.split("?", 2);
-    if (!query || (page && page !== path)) return;
+    if (!Object.hasOwn(queries, path)) return;
     const others = asked.split("&").filter((part) => part && !part.startsWith("token="));
-    request.url = `${path}?${[...others, query].join("&")}`;
+    request.url = `${path}?${[...others, queries[path]].join("&")}`;
   }
 
   #askAuthorizer(kind, request, prefix) {

@@ -36,6 +36,7 @@ _VISIT_SECONDS = 60.0
 # The gateway may keep the answer about an owner so long.
 _KEEP_SECONDS = 600.0
 _MOST_TICKETS = 100_000
+_LOGIN = "/login"  # of Jupyter's server
 _NO_STORE = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -51,6 +52,21 @@ def back_to(url: str) -> str:
         return f"{routes.HUB}/home"
     kept = "&".join(part for part in query.split("&") if part and not part.startswith("token="))
     return f"{path}?{kept}" if kept else path
+
+
+def queries(session: Session, token: str) -> dict[str, str]:
+    """Path → query with the IDE's token, of the pages to which the gateway adds it. Pure.
+
+    These are the page with which somebody begins, and the login of Jupyter's server, in front of which all IDEs of the
+    catalog are. That server sends whoever has no cookie of its own to its login, from whichever page, and from there
+    back with such a cookie. Other pages may be programs of people at their own ports, who would read the token.
+    """
+    page = urlsplit(session.access.page)
+    asked = [part for part in page.query.split("&") if "{token}" in part]
+    if not asked:
+        return {}
+    whole, login = (text.replace("{token}", token) for text in (page.query, "&".join(asked)))
+    return {f"{session.path}{_LOGIN}": login, f"{session.path}{page.path}": whole}
 
 
 def is_https(request: Request) -> bool:
@@ -217,20 +233,17 @@ class Admission:
             self._visited[key] = time.monotonic()
 
     def _let_in(self, session: Session, caller: Caller, access: Access) -> dict[str, object]:
-        """Orders for the gateway: it notes whose connection it is, and adds the IDE's token to the IDE's page.
+        """Orders for the gateway: it notes whose connection it is, and adds the IDE's token to pages of the IDE's own.
 
         It may keep the answer about an owner's browser for minutes, as long as `RightsWatch` goes on looking. Visits
         of others are written down as they go on, and what a token reaches may change. A token of the Hub is not for
         the IDE: in its place the IDE gets its own.
         """
-        token, page = self._servers.sessions.token(session), urlsplit(session.access.page)
-        jupyter = session.access.protocol == "jupyter"  # whose pages all take it
-        told: dict[str, object] = {"visit": [session.name, caller.person, caller.login], "page": "", "query": ""}
+        token = self._servers.sessions.token(session)
+        told: dict[str, object] = {"visit": [session.name, caller.person, caller.login]}
         if access.role is Role.owner and caller.scopes is None:
             told["keep"] = max(0.0, min(_KEEP_SECONDS, caller.until - time.time()))
-        if "{token}" in page.query:
-            told["query"] = page.query.replace("{token}", token)
-            told["page"] = "" if jupyter else f"{session.path}{page.path}"
+        told["queries"] = queries(session, token)
         if caller.scopes is not None:
-            told["authorization"] = f"token {token}" if jupyter else ""
+            told["authorization"] = f"token {token}" if session.access.protocol == "jupyter" else ""
         return told
