@@ -72,6 +72,7 @@ def gateway(settings: Settings) -> Service:
     listening = ["--ip", settings.bind_address, "--port", str(settings.gateway_port)]
     told = ["--api-port", str(settings.gateway_api_port), "--waiting-page", routes.WAITING_PAGE]
     asked = ["--authorizer", routes.AUTHORIZER] if settings.hub_wanted else []
+    asked += ["--main", settings.people_host] if settings.hub_wanted and settings.people_host else []
     return Service(
         name="gateway",
         title="Gateway of sessions",

@@ -8,7 +8,7 @@ import { defaultLogger } from "configurable-http-proxy/lib/log.js";
 import { Visits, visitsApi } from "./visits.mjs";
 
 const text = { type: "string" };
-const options = { ip: text, port: text, "api-port": text, "waiting-page": text, authorizer: text };
+const options = { ip: text, port: text, "api-port": text, "waiting-page": text, authorizer: text, main: text };
 const { values: given } = parseArgs({ options });
 
 // "Service Restart" (RFC 6455, registry of close codes), so that whoever hears it may come again.
@@ -25,8 +25,12 @@ const MOST_REMEMBERED = 10000;
 // An authorizer that stands still is waited for so long: milliseconds.
 const PATIENCE = 10000;
 const SESSIONS = "/session/";
+const ENTRY = "/authorizer";
+// The address below whose host each person has one; undefined: there are no such hosts.
+const MAIN = given.main && new URL(given.main);
 // Cookies that no IDE needs to see.
 const OWN_COOKIE = /^(__Host-)?(refit-|jupyterhub-)/;
+const NOT_HERE = { status: 403, headers: {}, body: "this is at another host\n" };
 const FOREIGN = { status: 403, headers: {}, body: "a page elsewhere asks for this\n" };
 const REFUSED = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const BAD = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -126,6 +130,12 @@ function isForeign(kind, { method, headers }) {
   return ["cross-site", "same-site"].includes(headers["sec-fetch-site"]) && !isLink;
 }
 
+/** Whether a page is asked for at a person's host that isn't there: where scripts of sessions run, nobody logs in. */
+function isMisplaced({ headers }, prefix) {
+  if (!MAIN || !(headers.host ?? "").toLowerCase().endsWith(`.${MAIN.host}`)) return false;
+  return !prefix.startsWith(SESSIONS) && prefix !== ENTRY;
+}
+
 /** The cookies of a request that an IDE may see; undefined: none. */
 function withoutOwn(cookie) {
   const cookies = (cookie ?? "").split(/; */).filter((one) => one && !OWN_COOKIE.test(one));
@@ -183,6 +193,7 @@ class Gateway extends ConfigurableProxy {
     try {
       const match = await super.targetForReq(request);
       if (match) this.#matches.set(request, match);
+      if (match && isMisplaced(request, match.prefix)) return this.#lead(kind, request, answer);
       if (match?.prefix.startsWith(SESSIONS) && !(await this.#admit(kind, request, answer, match.prefix))) return;
     } catch (error) {
       this.log.warn("a request was refused: %s", error.message);
@@ -221,6 +232,13 @@ class Gateway extends ConfigurableProxy {
       this.#asking.set(key, this.#askAuthorizer(kind, request, prefix).finally(forget));
     }
     return this.#asking.get(key);
+  }
+
+  /** A question for a page is led to the same place at the main host, and all else is refused. */
+  #lead(kind, { method, url }, answer) {
+    const isQuestion = ["GET", "HEAD"].includes(method) && url.startsWith("/");
+    const headers = { Location: `${MAIN.origin}${url}`, "Cache-Control": "no-store" };
+    return this.#refuse(kind, answer, isQuestion ? { status: 302, headers, body: "" } : NOT_HERE);
   }
 
   #refuse(kind, answer, told) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -14,7 +15,7 @@ from flows.web.authorizer import passes
 from flows.web.authorizer.origins import host_of
 from tests.support.hub import Hub, Person
 from tests.support.people import People, opened, people_alone, says, status
-from tests.support.waiting import PATIENTLY, wait_until
+from tests.support.waiting import PATIENCE, PATIENTLY, wait_until
 
 
 class Resolving(httpx.BaseTransport):
@@ -76,6 +77,30 @@ def test_each_persons_sessions_have_a_host_at_which_nobody_elses_are(people: Peo
     refused = bea.client.get("/session/one/api")
     assert refused.status_code == 403 and urlsplit(str(refused.url)).netloc != anns
     assert status(hub, "one", ann.token()) == 200  # programs have no cookies
+
+
+@pytest.mark.parametrize(
+    "path", ["/hub/login", "/%68ub/login", "/session/../hub/login", "/session/%2e%2e/hub/login", "/services/sessions/"]
+)
+def test_nobody_logs_in_where_scripts_of_sessions_run(people: People, path: str) -> None:
+    """A page of the Hub there would be theirs: what people type into it, and the cookies that it sets."""
+    main, port = people.hub.settings.public_url, people.hub.settings.gateway_port
+
+    def asked(method: str, host: str, **headers: str) -> http.client.HTTPResponse:
+        channel = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        channel.request(method, path, headers={"Host": host, "Accept": "text/html", **headers})
+        return channel.getresponse()
+
+    for host in (f"ann.localhost:{port}", f"ANN.LOCALHOST:{port}", f"no.such.localhost:{port}"):
+        for headers in ({}, {"Authorization": "token x"}):
+            told = asked("GET", host, **headers)
+            assert told.status in (302, 400) and not told.getheader("Set-Cookie"), host
+            assert told.status == 400 or told.getheader("Location") == f"{main}{path}"
+        assert asked("POST", host).status in (403, 400)
+        socket = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        assert asked("GET", host, **socket, **{"Sec-WebSocket-Key": "x" * 22 + "=="}).status in (403, 400)
+    at_main = asked("GET", f"localhost:{port}")
+    assert main not in (at_main.getheader("Location") or "") and at_main.status < 500
 
 
 def test_behind_a_proxy_of_another_name_sessions_stay_at_that_name_and_its_passes_count_nowhere_else(

@@ -1,4 +1,4 @@
-"""Who has hosts of their own, by settings and by the host that somebody comes to."""
+"""Hosts of people, by settings and by the host that somebody comes to."""
 
 from __future__ import annotations
 
