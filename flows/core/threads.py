@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import copy_context
 from socketserver import BaseServer
 from typing import TypeVar
 
@@ -64,3 +65,15 @@ def answering(server: BaseServer, poll_seconds: float = 0.5) -> Iterator[None]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def within(seconds: float, function: Callable[[], Result]) -> Result:
+    """Wait for what a call returns, in the context of the caller, and no longer than that.
+
+    Raises:
+        TimeoutError: it takes longer. It goes on in its thread; the end of this process waits for it.
+    """
+    pool = ThreadPoolExecutor(1)
+    call = pool.submit(copy_context().run, function)
+    pool.shutdown(wait=False)
+    return call.result(seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from flows.core.errors import RefitError
 from flows.core.programs.command import FOREIGN_OUTPUT, CommandTimeout, ProgramFailed
+from flows.core.threads import within
 from flows.sessions.activity import answer_questions
 from flows.sessions.activity.evidence import Look
 from flows.sessions.activity.probes import LOOKS, Inside, ProbeSpec, asked, read_look, see
@@ -21,6 +23,10 @@ from flows.sessions.model import Session
 _ANSWERS = Path(answer_questions.__file__)
 # Seconds from its first question to the answer of its last.
 _LIMIT = 120.0
+# Seconds until it is ready for the first.
+_START_SECONDS = 30.0
+# Seconds more than a program may take, which the one that answers ends itself.
+_LATE = 5.0
 _TAIL = 2000
 
 
@@ -59,13 +65,19 @@ class Visit(Programs):
         """
         if self._ask is None:
             return see(self._engine, self._session, manner)
-        return read_look(self._session, self._answer(asked(self._session, manner)))
+        return read_look(self._session, self._answer(asked(self._session, manner), manner.limit))
 
-    def _answer(self, question: str) -> str:
-        """The answer of the program; one that has ended, or was ended by another, is asked no more."""
+    def _answer(self, question: str, limit: float) -> str:
+        """The answer of the program within so many seconds.
+
+        One that has ended, is late, or was ended or held by another program of the session is asked no more.
+
+        Raises:
+            RefitError: there is none.
+        """
         assert self._ask
         try:
-            return self._ask(question)
+            return _within(limit, self._ask, question)
         except RefitError:
             self._ask = None
             raise
@@ -83,7 +95,8 @@ class Visit(Programs):
         if self._ask is None:
             return self._engine.execute(container, argv, stdin, limit, most)
         try:
-            told = self._answer(json.dumps({"run": [*argv], "stdin": stdin, "limit": limit, "most": most}))
+            question = json.dumps({"run": [*argv], "stdin": stdin, "limit": limit, "most": most})
+            told = self._answer(question, limit + _LATE)
             ended = _Ended.model_validate_json(told)
         except (RefitError, ValidationError) as error:
             raise ProgramFailed(argv, "gave no answer", str(error)[-_TAIL:], None, None) from None
@@ -102,11 +115,23 @@ def visiting(engine: _Within, session: Session) -> Iterator[Visit]:
         ask: Callable[[str], str] | None = None
         try:
             ask = started.enter_context(engine.dialogue(session.container, PROBE, _LIMIT))
-            ask(_script())
+            _within(_START_SECONDS, ask, _script())
         except RefitError:  # there is no Python in it, or another one can be started
             started.close()
             ask = None
         yield Visit(engine, session, ask)
+
+
+def _within(limit: float, ask: Callable[[str], str], question: str) -> str:
+    """The answer to a question within so many seconds.
+
+    Raises:
+        RefitError: there is none.
+    """
+    try:
+        return within(limit, partial(ask, question))
+    except TimeoutError:  # the call ends with the program, which the end of the visit ends
+        raise RefitError(f"The program that looks into the session took longer than {limit:g} s.") from None
 
 
 def _script() -> str:

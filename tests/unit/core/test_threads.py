@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from flows.core.threads import at_once, each
+from flows.core.threads import at_once, each, within
 from tests.support.waiting import PATIENCE
 
 
@@ -69,3 +69,13 @@ def test_what_threads_run_within_is_left_before_they_are_waited_for() -> None:
     with pytest.raises(KeyboardInterrupt):
         at_once(work, range(2), 2, within=within())
     assert hurry.is_set()
+
+
+def test_a_call_is_waited_for_no_longer_than_that() -> None:
+    assert within(PATIENCE, lambda: "done") == "done"
+    goes_on = threading.Event()
+    with pytest.raises(TimeoutError):
+        within(0.01, lambda: goes_on.wait(PATIENCE))
+    goes_on.set()
+    with pytest.raises(KeyError):
+        within(PATIENCE, lambda: {}["a failure of its own"])

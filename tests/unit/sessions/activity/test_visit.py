@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from flows.catalog.model import Access
 from flows.core.errors import RefitError
 from flows.core.programs.command import CommandTimeout, ProgramFailed
 from flows.sessions.activity import hook
+from flows.sessions.activity import visit as visit_module
 from flows.sessions.activity.probes import ProbeSpec
 from flows.sessions.activity.visit import Visit, visiting
 from tests.support.pods import SESSION
@@ -99,6 +101,26 @@ def test_a_session_that_ends_what_answers_has_failed_once_and_is_asked_anew() ->
             visit.execute("c", ["sh", "-c", "kill -9 $PPID"])
         assert visit.execute("c", ["sh"]) == "by itself"
         assert visit.look(QUICK).processes and here.begun == 2
+
+
+def test_a_program_that_a_session_holds_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visit_module, "_LATE", 0.0)
+    here = Here()
+    with visiting(here, PLAIN) as visit:
+        held = int(visit.execute("c", ["sh", "-c", "echo $PPID"]))
+        os.kill(held, signal.SIGSTOP)
+        try:
+            with pytest.raises(RefitError, match=r"took longer than 0\.1 s"):
+                visit.look(replace(QUICK, limit=0.1))
+            assert visit.execute("c", ["sh"]) == "by itself"
+        finally:
+            os.kill(held, signal.SIGCONT)
+    with visiting(here, PLAIN) as visit:
+        held = int(visit.execute("c", ["sh", "-c", "echo $PPID"]))
+        with pytest.raises(ProgramFailed, match="gave no answer"):
+            visit.execute(
+                "c", ["sh", "-c", f"(sleep 2; kill -CONT {held}) >/dev/null 2>&1 & kill -STOP {held}"], limit=0.1
+            )
 
 
 @pytest.mark.parametrize("lie", ["", "[]\n", "no JSON\n", '{"code": "none"}\n', '{"code": 0, "said": 1, "why": ""}\n'])
