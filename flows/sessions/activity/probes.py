@@ -22,7 +22,7 @@ from flows.core.threads import QUESTIONS, at_once
 from flows.sessions.activity import inspect_processes
 from flows.sessions.activity.evidence import Activity, Look, Memory, Verdict, unknown
 from flows.sessions.activity.seen import Seen
-from flows.sessions.activity.verdict import PROBE, judge, remembered
+from flows.sessions.activity.verdict import PROBE, judge, on_clock, remembered
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session, check_name
 
@@ -139,7 +139,7 @@ def probe(engine: Engine, session: Session, quiet: float, manner: ProbeSpec = Pr
 def _judged(look: Callable[[], Look], session: Session, quiet: float) -> Activity:
     begun = now()
     try:
-        return judge(look(), session.access.helpers, quiet)
+        return on_clock(judge(look(), session.access.helpers, quiet), begun, now())
     except RefitError as error:
         return unknown(begun, error.brief)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from flows.core.formatting import duration, megabytes, some
 from flows.sessions.activity.evidence import Activity, Evidence, Kernel, Look, Memory, Process, Verdict, as_moment
@@ -52,6 +54,8 @@ _FIRST_HEARTBEAT = 30.0
 _LENGTH = re.compile(r"(?P<number>\d{1,4})(?P<unit>[mhd])\b", re.ASCII)
 _UNITS = {"m": 60, "h": 3600, "d": 86_400}
 _HELD_SECONDS = 86_400
+# By so much a clock may be off without a word.
+_CLOCK_SLACK = timedelta(seconds=45)
 
 
 def judge(look: Look, helpers: Iterable[str] = (), quiet: float = 900.0) -> Activity:
@@ -68,6 +72,18 @@ def judge(look: Look, helpers: Iterable[str] = (), quiet: float = 900.0) -> Acti
     began = min((process.started for process in look.processes), default=look.at)
     used = max((moment for _, moment in _signs(look)), default=began)
     return Activity(worst, as_moment(look.at), as_moment(began), as_moment(max(used, began)), tuple(ordered))
+
+
+def on_clock(activity: Activity, begun: datetime, ended: datetime) -> Activity:
+    """The verdict with its moments by the clock of whoever looked, from `begun` until `ended`.
+
+    The clock of another machine may be an hour off, and what is remembered is compared with the moments of promises
+    and notices. The difference counts in whole minutes, so that it is the same at each look.
+    """
+    if begun - _CLOCK_SLACK <= activity.at <= ended + _CLOCK_SLACK:
+        return activity
+    off = timedelta(minutes=round((activity.at - ended) / timedelta(minutes=1)))
+    return replace(activity, at=activity.at - off, began=activity.began - off, used=activity.used - off)
 
 
 def remembered(activity: Activity, before: Memory | None) -> Memory:

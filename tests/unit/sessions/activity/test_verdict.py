@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from flows.catalog.load import load_catalog
 from flows.sessions.activity.evidence import Activity, Look, Memory, Process, Verdict, unknown
-from flows.sessions.activity.verdict import PROBE, judge, remembered
-from tests.support.activity.looks import BEGAN, INIT, MAIN, NOW, at, in_terminal, kernel, process, seen
+from flows.sessions.activity.verdict import PROBE, judge, on_clock, remembered
+from tests.support.activity.looks import BEGAN, HOUR, INIT, MAIN, NOW, at, in_terminal, kernel, process, seen
 from tests.support.machine import ROOT
 
 KERNEL = process(50, "python", "-m", "ipykernel_launcher", "-f", "/r/kernel-1234abcd-0.json", started=NOW - 50_000)
@@ -304,3 +305,24 @@ def test_a_kernel_says_how_much_memory_it_takes_for_that_is_what_would_be_lost()
     large = replace(KERNEL, memory=143_000_000)
     (said,) = seen(large, **kernel(used=9000.0, variables=("frame (DataFrame)",))).reasons
     assert said == "kernel python3 1234abcd (143 MB) holds frame (DataFrame)"
+
+
+@pytest.mark.parametrize("off", [HOUR, -HOUR, 24 * HOUR, timedelta(0), timedelta(seconds=20)])
+def test_a_clock_that_is_an_hour_off_changes_neither_the_verdict_nor_since_when_it_holds(off: timedelta) -> None:
+    used = NOW - 7200
+    look = Look(NOW, (INIT, MAIN, in_terminal(9, "nano", "x")), terminals={"/dev/pts/0": used})
+    there = off.total_seconds()
+    shifted = replace(
+        look,
+        at=NOW + there,
+        processes=tuple(replace(each, started=each.started + there) for each in look.processes),
+        terminals={"/dev/pts/0": used + there},
+    )
+    begun, ended = at(NOW - 1), at(NOW + 3)
+    own, elsewhere = (on_clock(judge(each), begun, ended) for each in (look, shifted))
+    assert (own.verdict, own.evidence) == (elsewhere.verdict, elsewhere.evidence)
+    assert abs(elsewhere.used - own.used) <= timedelta(minutes=1) and abs(elsewhere.at - own.at) <= timedelta(minutes=1)
+    again = on_clock(judge(replace(shifted, at=shifted.at + 7)), at(NOW + 6), at(NOW + 9))
+    assert again.used == elsewhere.used and again.began == elsewhere.began
+    memory = remembered(again, remembered(elsewhere, None))
+    assert memory.verdict is Verdict.state and memory.since == elsewhere.used
