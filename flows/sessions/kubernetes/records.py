@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flows.sessions.kubernetes.manifests import (
@@ -78,6 +78,7 @@ class SessionPod:
         ending: it was told to end. Until Kubernetes has let go of it, its programs may still write, on a node that
             nobody hears of, for instance.
         over: it has ended for good: evicted, for instance. Nothing of it runs, and nothing will.
+        made: when the API server got it; none: it doesn't say.
     """
 
     name: str
@@ -90,6 +91,7 @@ class SessionPod:
     ending: bool
     over: bool
     slots: tuple[Slot, ...]
+    made: datetime | None = None
 
     def slot_of(self, generation: int) -> Slot | None:
         """The slot that a generation has."""
@@ -123,6 +125,7 @@ def pod(told: Mapping[str, Any]) -> SessionPod:
         ending="deletionTimestamp" in metadata,
         over=status.get("phase") in ("Failed", "Succeeded"),
         slots=tuple(_slot(name, annotations, seen.get(name, {}), images.get(name, "")) for name in SLOTS),
+        made=_moment(metadata.get("creationTimestamp", "")),
     )
 
 
@@ -263,6 +266,10 @@ def warnings(events: Iterable[Mapping[str, Any]], names: Sequence[str]) -> list[
     ]
 
 
+# Several API servers may have clocks of their own.
+_CLOCKS_APART = timedelta(minutes=1)
+
+
 def containers(records: Iterable[Mapping[str, Any]], pods: Sequence[SessionPod]) -> tuple[Container, ...]:
     """All generations that have a record, lowest first, as their Pods say that they are."""
     by_session = defaultdict[str, list[SessionPod]](list)
@@ -282,10 +289,11 @@ def _container(record: Mapping[str, Any], pods: Sequence[SessionPod]) -> Contain
     started, ended = (_moment(annotations.get(key, "")) for key in (STARTED, ENDED))
     if had and had.started:
         started, ended = had.started, had.ended
+    made_from = _session(spec)
     # It may have run in a Pod that is gone, and nobody wrote down when.
     gone = has_run(record) and all(slot.generation != generation for slot in slots)
+    gone = gone and not any(_never_had(each, record, generation, made_from) for each in pods)
     running = Running.running if mine else Running.stopped if started or ended or gone else Running.created
-    made_from = _session(spec)
     return Container(
         name=record["metadata"]["name"],
         session=session,
@@ -297,6 +305,17 @@ def _container(record: Mapping[str, Any], pods: Sequence[SessionPod]) -> Contain
         ended=ended,
         warm=bool(mine and mine.late),
     )
+
+
+def _never_had(pod: SessionPod, record: Mapping[str, Any], generation: int, session: Session | None) -> bool:
+    """Whether a Pod shows by itself that a generation had no slot yet: it is older, and no later one took its slot.
+
+    Another Pod with this home is made, or begins to run, only when such a one is gone.
+    """
+    made = _moment(record["metadata"].get("creationTimestamp", ""))
+    older = bool(pod.made and made and made - pod.made > _CLOCKS_APART)
+    has_home = bool(session and pod.claim == session.home.name and not (pod.ending or pod.over))
+    return older and has_home and all(slot.generation < generation for slot in pod.slots)
 
 
 def _session(spec: str) -> Session | None:

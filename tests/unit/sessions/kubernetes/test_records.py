@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from flows.sessions.kubernetes import manifests, records
 from flows.sessions.model import Running, Session
 from tests.support.pods import OPTIONS, SESSION
@@ -190,3 +192,29 @@ def test_a_session_that_ran_before_is_lost_with_its_pod_and_counts_as_one_that_e
     pod = records.pod(told({}, {"a": 2}, IDS))
     (waits,) = records.containers([record], [pod])
     assert waits.running is Running.created and records.lost([waits], [pod], records.ran([record])) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("made", "last", "claim", "state"),
+    [
+        ("11:00:00", 1, "", Running.created),
+        ("11:59:30", 1, "", Running.stopped),
+        ("12:05:00", 1, "", Running.stopped),
+        ("11:00:00", 3, "", Running.stopped),
+        ("11:00:00", 1, "another", Running.stopped),
+        ("", 1, "", Running.stopped),
+    ],
+    ids=["stands since before", "clocks apart", "came after", "slot of a later one", "another home", "nobody knows"],
+)
+def test_a_generation_without_a_slot_has_surely_not_run_where_an_older_pod_stands(
+    made: str, last: int, claim: str, state: Running
+) -> None:
+    record = manifests.record(AFTER, OPTIONS, ran=True)
+    record["metadata"]["creationTimestamp"] = "2026-11-26T12:00:00Z"
+    stands = told({}, {"a": 1, "b": last}, IDS)
+    stands["metadata"] |= {"creationTimestamp": f"2026-11-26T{made}Z"} if made else {}
+    pod = records.pod(stands)
+    (seen,) = records.containers([record], [replace(pod, claim=claim or pod.claim)])
+    assert seen.running is state
+    over = records.containers([record], [replace(pod, claim=claim or pod.claim, over=True)])
+    assert over[0].running is Running.stopped
