@@ -94,8 +94,9 @@ def show_plan(
     planned = plan_migration(session or [], to, load(), origin)
     show_data(as_json, planned, session_tables.migration(planned))
     if not as_json:
-        for told in dict.fromkeys(line.home for line in planned if line.home):
-            names = [line.session for line in planned if line.home == told]
+        about = [(line.session, told) for line in planned for told in (line.machine, line.home) if told]
+        for told in dict.fromkeys(told for _, told in about):
+            names = [name for name, its in about if its == told]
             out.print(f"{some(names)}: {told}.", highlight=False, soft_wrap=True)
 
 

@@ -12,6 +12,7 @@ from flows.core.settings.cluster import ClusterSettings, Effect, Toleration
 from flows.migrations.leave_machines import MachineLeaver
 from flows.migrations.move import Consent
 from flows.migrations.move_steps import State
+from flows.migrations.rollouts.session_planner import plan_migration
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.kubernetes import manifests
@@ -109,7 +110,11 @@ def test_somebody_at_work_is_waited_for_and_moved_by_the_deadline(scene: Cluster
     image, node = scene.sessions.store.session(NAME).image, node_of()
     scene.sessions.execute(NAME, ["sh", "-c", f"({BUSY}) >/dev/null 2>&1 & echo $! >/tmp/busy"])
     kubectl("cordon", node)
+    (line,) = plan_migration([], "", scene.settings)
+    assert f"leave the machine {node}" in line.machine and "UTC" not in line.machine
     assert leaver(scene).mind() == () and node_of() == node
+    (line,) = plan_migration([], "", scene.settings)
+    assert f"leave the machine {node}" in line.machine and "UTC in any case" in line.machine
     assert scene.sessions.show(NAME).running is Running.running
     (result,) = leaver(scene, minutes=0.0001).mind()
     assert result.state is State.cleaned and node_of() != node

@@ -97,6 +97,23 @@ def notice(name: str, machine: str, deadline: datetime) -> tuple[str, str]:
     )
 
 
+def foretold(machine: str, since: datetime | None, minutes: float) -> str:
+    """The words of a plan about a session that has to leave its machine.
+
+    Args:
+        machine: its name.
+        since: since when a Refit that runs knows it; none: none has seen it yet.
+        minutes: how long people are waited for; 0: no session moves for it.
+    """
+    told = f"it has to leave the machine {machine}, which was closed"
+    if not minutes:
+        return f"{told}, and is not moved for it (`kubernetes.drain_minutes: 0`)"
+    if since is None:
+        return f"{told}: it moves within {minutes:g} minutes after a Refit that runs has seen it"
+    deadline = since + timedelta(minutes=minutes)
+    return f"{told}: it moves as soon as nobody works in it, by {deadline:%Y-%m-%d %H:%M} UTC in any case"
+
+
 def called_off(name: str, machine: str) -> tuple[str, str]:
     """Title and text for the owner of a session whose machine stays after all, or that has left it."""
     return f"The session {name} stays", f"It doesn't have to leave the machine {machine} any more."

@@ -243,6 +243,7 @@ class Decision:
         due: from when on it moves, were there room for all; none: nobody knows.
         starts: its owner starts it just now, so that nobody is in it.
         home: the effects on its home besides, and their cost, in words; empty: there are none.
+        machine: that it has to leave a machine which goes down, and by when, in words; empty: it hasn't.
         pull: bytes (compressed) of its new image that have to be pulled first, as far as anybody has looked.
     """
 
@@ -261,6 +262,7 @@ class Decision:
     starts: bool = False
     pull: int = 0
     home: str = ""
+    machine: str = ""
 
     @property
     def consent(self) -> Consent | None:

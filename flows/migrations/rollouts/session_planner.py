@@ -15,6 +15,7 @@ from flows.images.registry import Registry
 from flows.migrations.journal import Journal
 from flows.migrations.move_steps import State
 from flows.migrations.notifications.fleet import Fleet, fleet
+from flows.migrations.planning import leaving
 from flows.migrations.planning.consent import deadline_if_told, keep_hours, starting
 from flows.migrations.planning.observed import Observed
 from flows.migrations.planning.plan import plan_after, plan_named
@@ -29,6 +30,8 @@ from flows.migrations.rollouts.targets import TargetFinder, has_other_image, ima
 from flows.publishing import evidence
 from flows.publishing.signatures import NotPublished
 from flows.sessions.containers.pulls import to_pull
+from flows.sessions.events import Kind
+from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.sessions.others.model import Owned
@@ -51,11 +54,7 @@ def plan_migration(names: Sequence[str], to: str, settings: Settings, origin: st
     planned = planner.plan(names, to, origin)
     planned = planned if names else tuple(sorted((*planned, *planner.immovable), key=lambda line: line.session))
     if settings.in_cluster:  # nodes have their images, and a move pulls its own before anybody waits
-        prices = Sessions.open(settings).homes.prices()
-        moves = {line.session for line in planned if line.new not in ("", line.old)}
-        return tuple(
-            replace(line, home=prices.get(line.session, "") if line.session in moves else "") for line in planned
-        )
+        return _in_cluster(planned, settings)
     own = planner.of_refit(planned)  # the rest is pulled by nodes of others
     pulls = to_pull(settings, {line.new for line in own if line.new not in ("", line.old)})
     return tuple(replace(line, pull=pulls.get(line.new, 0)) if line in own else line for line in planned)
@@ -68,6 +67,23 @@ _CLOSED = frozenset({Reason.gate, Reason.paused, Reason.aborted, Reason.supersed
 def _planned(observed: Observed) -> tuple[Decision, ...]:
     """The lines of a plan by what was observed. Pure."""
     return plan_after(observed.candidates, observed.rollout, observed.trials, observed.approved)[0]
+
+
+def _in_cluster(planned: Iterable[Decision], settings: Settings) -> tuple[Decision, ...]:
+    """The lines with what snapshots of homes cost, and which nodes have to be left."""
+    sessions, history = Sessions.open(settings), History(open_database(settings.database))
+    prices, closed = sessions.homes.prices(), sessions.machines.leaving()
+    since = leaving.told(history.events(kinds=(Kind.leaves,))) if closed else {}
+
+    def about(line: Decision) -> Decision:
+        home = prices.get(line.session, "") if line.new not in ("", line.old) else ""
+        if not (machine := closed.get(line.session)):
+            return replace(line, home=home)
+        seen_on, seen = since.get(line.session, ("", None))
+        words = leaving.foretold(machine, seen if seen_on == machine else None, settings.kubernetes.drain_minutes)
+        return replace(line, home=home, machine=words)
+
+    return tuple(map(about, planned))
 
 
 class SessionPlanner:

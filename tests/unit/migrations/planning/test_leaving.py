@@ -67,3 +67,18 @@ def test_a_node_that_is_closed_again_gives_people_their_time_again() -> None:
 def test_each_is_told_once_of_each_machine() -> None:
     before = {"ada": ("n1", NOW), "ben": ("n1", NOW), "eve": ("n1", NOW)}
     assert leaving.news({"ada": "n1", "ben": "n2", "joe": "n1"}, before) == {"ben": "n2", "joe": "n1", "eve": ""}
+
+
+@pytest.mark.parametrize(
+    ("since", "minutes", "says"),
+    [
+        (NOW, MINUTES, f"by {NOW + timedelta(minutes=MINUTES):%Y-%m-%d %H:%M} UTC in any case"),
+        (None, MINUTES, "within 30 minutes after a Refit that runs has seen it"),
+        (NOW, 0, "is not moved for it"),
+    ],
+)
+def test_a_plan_says_that_a_session_has_to_leave_its_machine_and_by_when(
+    since: datetime | None, minutes: float, says: str
+) -> None:
+    told = leaving.foretold("n1", since, minutes)
+    assert told.startswith("it has to leave the machine n1") and says in told
