@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +25,7 @@ USER = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups")
 ENDS_IN_TIME = 'trap "sleep 0.02; exit 0" TERM; while :; do sleep 0.05; done'
 # All that process 1 of a slot calls at any time.
 _PROGRAMS = ("ln", "mkdir", "mkfifo", "mv", "rm", "touch")
+REFUSED = 75
 NEVER_ENDS = 'trap "" TERM; while :; do sleep 0.05; done'
 
 
@@ -30,6 +36,11 @@ class Pod:
     first: int
     programs: Path
 
+    @property
+    def files(self) -> Path:
+        """The folder of the slot."""
+        return Path("/proc") / str(self.first) / "root/run/refit/slots/a"
+
     def slot(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Call the script beside it, as an exec does."""
         enter = ("nsenter", f"--target={self.first}", "--pid", "--mount", "env", "REFIT_SLOT=a")
@@ -37,14 +48,24 @@ class Pod:
         return subprocess.run(call, check=False, text=True, input=stdin, capture_output=True, timeout=60)
 
     def begin(self, program: str) -> None:
-        """Write a program, and let it begin as generation 1."""
-        self.slot("write", str(len(program)), stdin=program)
-        self.again()
-
-    def again(self) -> None:
-        """Let it begin once more."""
-        done = self.slot("start", "1", "1")
+        """Let a program begin as generation 1."""
+        done = self.next(program)
         assert done.returncode == 0, done.stderr
+
+    def next(
+        self, program: str, generation: int = 1, number: int = 1, verb: str = "start", known: str = "ask"
+    ) -> subprocess.CompletedProcess[str]:
+        """Let a program begin, for the holder of the lease with this number."""
+        words = (verb, str(generation), str(number), known)
+        return self.slot("run-next", str(len(program)), *words, stdin=program)
+
+    def programs_of(self, argv: str) -> list[int]:
+        """The processes in it with these arguments."""
+        found = list[int]()
+        for each in psutil.Process(self.first).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile, or nobody has waited for it
+                found += [each.pid] if " ".join(each.cmdline()) == argv else []
+        return found
 
     def end(self) -> None:
         """Stop it within a second."""
@@ -80,7 +101,7 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
 
 
 def _has_a_gate(pod: Pod) -> bool:
-    return (Path("/proc") / str(pod.first) / "root/run/refit/slots/a/gate").is_fifo()
+    return (pod.files / "gate").is_fifo()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +111,7 @@ def test_a_slot_stops_and_begins_as_often_as_one_likes(pod: Pod, program: str, t
     pod.begin(program)
     for _ in range(times):
         pod.end()
-        pod.again()
+        pod.begin(program)
     pod.end()
 
 
@@ -100,7 +121,7 @@ def test_the_end_hangs_on_no_program_that_the_stop_could_kill(pod: Pod) -> None:
     slow.touch()  # from now on each program of process 1 takes longer than the stop waits
     pod.end()
     slow.unlink()
-    pod.again()
+    pod.begin(ENDS_IN_TIME)
     pod.end()
 
 
@@ -116,3 +137,57 @@ def test_names_with_blanks_and_brackets_hide_no_process_and_invent_none(pod: Pod
     pod.begin(program.format('"/home/my (old) Z" 600 & '))
     wait_until(lambda: not childless())
     pod.end()
+
+
+def test_a_refit_that_was_taken_for_dead_changes_nothing_for_the_one_that_came_after_it(pod: Pod) -> None:
+    assert pod.next("exec sleep 600", 2, number=8).returncode == 0
+    for words in (("stop", "1", "7"), ("open", "2", "7")):
+        assert pod.slot(*words).returncode == REFUSED
+    assert pod.next("echo late >/run/refit/home/late", 1, number=7).returncode == REFUSED
+    assert "sleep 600" in (pod.files / "program").read_text()
+    assert pod.slot("state").stdout == "2\n"
+    assert pod.slot("stop", "1", "8").returncode == 0
+    assert not (pod.files / "number").exists() and [each.name for each in (pod.files / "leases").glob("8")] == ["8"]
+
+
+def test_what_was_on_its_way_to_begin_when_a_later_refit_came_does_not(pod: Pod) -> None:
+    """Its number was looked at before the later one came; only then it reached process 1."""
+    (pod.files / "program.7.1").write_text("exec sleep 600")
+    (pod.files / "program.7.1").chmod(0o644)
+    assert pod.slot("stop", "1", "8").returncode == 0
+    (pod.files / "stopping").write_text("")
+    (pod.files / "gate").write_text("1 now 7 /run/refit/slots/a/program.7.1\n")
+    wait_until(lambda: not (pod.files / "program.7.1").exists())
+    assert pod.slot("state").stdout == "" and pod.next("exec sleep 600", 2, number=8).returncode == 0
+    assert pod.slot("state").stdout == "2\n"
+
+
+def test_what_was_on_its_way_to_begin_when_it_was_stopped_does_not(pod: Pod) -> None:
+    (pod.files / "program.1.1").write_text("exec sleep 600")
+    assert pod.slot("stop", "1", "1").returncode == 0
+    (pod.files / "gate").write_text("1 now 1 /run/refit/slots/a/program.1.1\n")
+    wait_until(lambda: not (pod.files / "program.1.1").exists())
+    assert pod.slot("state").stdout == ""
+    pod.begin("exec sleep 600")
+
+
+def test_a_container_that_has_just_replaced_one_that_ended_says_so_before_anything_begins(pod: Pod) -> None:
+    (pod.files / "restarted").touch()  # as its process 1 writes
+    asked = pod.next("exec sleep 600")
+    born = asked.stdout.strip()
+    assert born.isdigit() and pod.slot("state").stdout == ""
+    assert pod.next("exec sleep 600", known=str(int(born) - 1)).stdout.strip() == born
+    assert pod.next("exec sleep 600", known=born).stdout == "" and pod.slot("state").stdout == "1\n"
+    pod.end()
+    assert pod.next("exec sleep 600", known="sure").stdout == "" and pod.slot("state").stdout == "1\n"
+
+
+def test_nothing_begins_after_a_later_refit_has_stopped_it_whenever_that_comes(pod: Pod) -> None:
+    lot = random.Random(20)
+    with ThreadPoolExecutor(1) as dying:
+        for number in range(1, 40, 2):
+            asked = dying.submit(pod.next, "exec sleep 600", 1, number)
+            time.sleep(lot.uniform(0.0, 0.15))  # by lot: any moment of the call may be the one
+            assert pod.slot("stop", "1", str(number + 1)).returncode == 0
+            assert asked.result().returncode in (0, REFUSED, -signal.SIGTERM, -signal.SIGKILL)
+            assert pod.slot("state").stdout == "" and not pod.programs_of("sleep 600")

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
@@ -14,26 +14,18 @@ from flows.core import fence
 from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.programs.command import FOREIGN_OUTPUT
-from flows.core.waiting import retry
 from flows.sessions.kubernetes import manifests, records
-from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, ProgramEnded, StillWaiting
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions
 from flows.sessions.kubernetes.isolation import Isolation
 from flows.sessions.kubernetes.manifests import KIND, OPENED, PLACED, SESSION, STARTED, entered
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.programs import output_of, talk
 from flows.sessions.kubernetes.pulls import Pulls
-from flows.sessions.kubernetes.records import SessionPod, Slot, opened
-from flows.sessions.kubernetes.refusals import ClusterAway
+from flows.sessions.kubernetes.records import SessionPod, Slot
+from flows.sessions.kubernetes.slots import Slots
 from flows.sessions.model import Container, Running, Session, session_of
 
 logger = logging.getLogger("refit.sessions")
-
-_SLOT = ("/bin/sh", "/run/refit/bin/slot")
-_QUICK = 60.0
-_REPEATED = 3
-_REFUSED = 75  # EX_TEMPFAIL of sysexits.h, by which the program of a slot says that it doesn't
-# Seconds in which kubelet tells the API server that a container has ended.
-_KUBELET_SECONDS = 10.0
 
 
 class Door(Protocol):
@@ -64,6 +56,7 @@ class Kubernetes:
         self._options, self._configuration, self._door = options, configuration, door
         self._cluster = Cluster(options)
         self._placement, self._isolation = Placement(self._cluster, options), Isolation(self._cluster)
+        self._slots = Slots(self._cluster, self._placement)
         self._pulls = Pulls(self._cluster, lambda: {pod.node for pod in self._placement.pods() if pod.node})
 
     def containers(self, session: str = "", pods: Sequence[SessionPod] = ()) -> tuple[Container, ...]:
@@ -122,10 +115,10 @@ class Kubernetes:
         own = self._records(name)
         mine, others = self._mine_and_others(container, records.containers(own, self._placement.seen_now(name)))
         session = _made_from(mine)
-        if mine.running is Running.running and not mine.warm and self._has_begun(container):
+        if mine.running is Running.running and not mine.warm and self._slots.has_begun(*self._running(container)):
             return
         _check_home(session, others)
-        if not (mine.warm and self._let_home_in(session)):
+        if not (mine.warm and self._slots.let_home_in(session, *self._running(container))):
             self._begin(session, "start")
         if not any(each["metadata"]["name"] == container and records.has_run(each) for each in own):
             self._note(container, STARTED)
@@ -162,35 +155,7 @@ class Kubernetes:
             if pod.ending:
                 self._placement.await_end(pod)
                 continue
-            words = ("stop", str(max(1, round(grace))), str(fence.number()))
-            try:
-                self._in_slot(pod.name, slot.name, *words, limit=grace + _QUICK)
-            except ClusterError as error:
-                self._check_ended(pod.name, slot, error)
-            told = None if slot.late else opened(slot.last, slot.container, started=slot.started, ended=now())
-            left = self._annotate(pod.name, {f"{OPENED}{slot.name}": told})
-            if told:
-                self._cluster.follower.changed("pods", left)
-
-    def _check_ended(self, pod: str, slot: Slot, error: ClusterError) -> None:
-        """Raise the error of a stop, unless the slot's container has ended by itself, as kubelet says a bit later."""
-
-        try:
-            self._await_end_of(pod, slot)
-        except StillWaiting:
-            raise error from None
-
-    def _await_end_of(self, pod: str, slot: Slot) -> None:
-        """Wait for kubelet to say that a slot's container has ended.
-
-        Raises:
-            StillWaiting: it doesn't.
-        """
-
-        def has_ended(told: Mapping[str, Any] | None) -> bool:
-            return told is None or slot.container not in {one.container for one in records.pod(told).slots}
-
-        self._cluster.wait("pods", pod, has_ended, _KUBELET_SECONDS, f"{pod} doesn't end")
+            self._slots.stop(pod, slot, grace)
 
     def _opened(self, container: str) -> list[tuple[SessionPod, Slot]]:
         """The slots in which a generation runs."""
@@ -202,7 +167,7 @@ class Kubernetes:
         """Whether the main program of a running generation has started nothing that still runs; no: nobody knows."""
         try:
             pod, slot = self._running(container)
-            self._in_slot(pod.name, slot.name, "childless")
+            self._slots.call(pod.name, slot.name, "childless")
         except ClusterError:
             return False
         return True
@@ -234,7 +199,7 @@ class Kubernetes:
             self._placement.end(pod.name)
         # No later generation has the number of one that another has followed, so it is free without a word.
         elif slot and (slot.opened or generation > max(left, default=0)):
-            self._annotate(pod.name, {f"{PLACED}{slot.name}": None, f"{OPENED}{slot.name}": None})
+            self._slots.annotate(pod.name, {f"{PLACED}{slot.name}": None, f"{OPENED}{slot.name}": None})
 
     def address(self, container: str, port: int) -> tuple[str, int]:
         """Where this port of a running generation is reached inside the cluster's network.
@@ -265,10 +230,6 @@ class Kubernetes:
         """Run a program beside a running generation, as its user; returns its standard output."""
         pod, slot = self._running(container)
         return output_of(self._cluster, pod.name, slot.name, entered(slot.name, argv), stdin, limit=limit, most=most)
-
-    def _execute(self, pod: str, slot: str, argv: Sequence[str], stdin: bytes, limit: float) -> bytes:
-        with self._cluster.program(pod, slot, argv, stdin) as program:
-            return b"".join(program.output(limit, FOREIGN_OUTPUT))
 
     @contextmanager
     def dialogue(self, container: str, argv: Sequence[str], limit: float = 600.0) -> Iterator[Callable[[str], str]]:
@@ -325,48 +286,8 @@ class Kubernetes:
         return ""
 
     def _begin(self, session: Session, verb: str, wait: bool = False) -> None:
-        """Let the program of a generation begin in a slot, with its home or without; `wait`: until it waits for it."""
         argv = manifests.image_program(self._configuration(session.image))
-        late = verb == "warm"
-        pod, slot = self._placement.place(session, opened(session.generation, late=True) if late else None)
-        program = manifests.program(session, argv).encode()
-        # The annotation comes first: `stop` puts right its word on a slot in which nothing has begun yet.
-        if not (late and slot.late and slot.opened == session.generation):
-            told = opened(session.generation, slot.container, late=late, started=None if late else now())
-            self._annotate(pod.name, {f"{OPENED}{slot.name}": told})
-        words = [*_SLOT, "run-next", str(len(program)), verb, str(session.generation), str(fence.number())]
-        words += ["wait"] if wait else []
-        call = partial(self._execute, pod.name, slot.name, words, program, _QUICK * (1 + wait))
-        retry(call, ClusterAway, attempts=_REPEATED, pause=1.0)
-
-    def _has_begun(self, container: str) -> bool:
-        """Whether the program of a generation runs that counts as running; a Refit may have been killed before it."""
-        pod, slot = self._running(container)
-        begun = self._execute(pod.name, slot.name, [*_SLOT, "state"], b"", _QUICK)
-        return begun.decode().strip() == str(slot.opened)
-
-    def _let_home_in(self, session: Session) -> bool:
-        """Let the home into a slot in which its generation waits for it; no: it doesn't, or not any more."""
-        pod, slot = self._running(session.container)
-        try:
-            self._in_slot(pod.name, slot.name, "open", str(session.generation), str(fence.number()))
-        except ProgramEnded as error:
-            if error.code != _REFUSED:
-                raise
-            # It may have ended a moment ago: the next process must be known as the program of the container to come.
-            with suppress(StillWaiting):
-                self._await_end_of(pod.name, slot)
-            return False
-        self._annotate(pod.name, {f"{OPENED}{slot.name}": opened(session.generation, slot.container, started=now())})
-        return True
-
-    def _in_slot(self, pod: str, slot: str, *words: str, limit: float = _QUICK) -> None:
-        """Call the program of a slot; each of its verbs can be repeated, as where the connection was lost."""
-        call = partial(self._execute, pod, slot, [*_SLOT, *words], b"", limit)
-        retry(call, ClusterAway, attempts=_REPEATED, pause=1.0)
-
-    def _annotate(self, pod: str, annotations: Mapping[str, str | None]) -> Mapping[str, Any]:
-        return self._cluster.patch("pods", pod, {"metadata": {"annotations": dict(annotations)}}, "merge")
+        self._slots.begin(session, manifests.program(session, argv).encode(), verb, wait)
 
     def _note(self, container: str, key: str) -> None:
         """Write down when a generation was started or has ended."""

@@ -1,6 +1,6 @@
 #!/bin/sh
 # slot [run]: process 1 of a slot. It waits at its gate, runs what was written for it, and ends when that ends by itself.
-# slot write N | start GENERATION NUMBER | warm GENERATION NUMBER | run-next N start|warm GENERATION NUMBER [wait] | open GENERATION NUMBER | wait | stop SECONDS NUMBER | state | childless:
+# slot run-next N start|warm GENERATION NUMBER sure|ask|BORN [wait] | open GENERATION NUMBER | stop SECONDS NUMBER | state | childless:
 # what Refit calls beside it, as the same user.
 set -u
 slot=/run/refit/slots/$REFIT_SLOT
@@ -25,11 +25,33 @@ awake() {
     done
 }
 
-# A number of a lease that is lower than one that was here before belongs to a Refit that was taken for dead.
+# Whether no number of a lease was here that is higher.
+is_newest() {
+    for lease in "$slot"/leases/*; do
+        [ "${lease##*/}" -gt "$1" ] 2>/dev/null && { newer=${lease##*/}; return 1; }
+    done
+    return 0
+}
+
+# A number of a lease that is lower than one that was here before belongs to a Refit that was taken for dead. Each
+# number has a file of its own: of two that come at the same time, none can undo the other.
 fence() {
-    before=$(cat "$slot/number" 2>/dev/null || echo 0)
-    [ "$1" -ge "$before" ] || { echo "number $1 is out of date; $before was here" >&2; exit 75; }
-    echo "$1" >"$slot/number.new" && mv "$slot/number.new" "$slot/number"
+    : >"$slot/leases/$1" || exit 75
+    is_newest "$1" || { echo "number $1 is out of date; $newer was here" >&2; exit 75; }
+    for lease in "$slot"/leases/*; do
+        [ "${lease##*/}" -lt "$1" ] 2>/dev/null && rm -f "$lease"
+    done
+    return 0
+}
+
+# Kubelet has put this container in the place of one that ended, and may not have told the API server yet: say which
+# container it is, and begin nothing.
+check_told() { # sure|ask|BORN
+    mine=$(born) up=0
+    [ "$1" != sure ] && [ "$1" != "$mine" ] && [ -e "$slot/restarted" ] || return 0
+    read -r up _ </proc/uptime
+    age=$((${up%.*} - mine / 100))
+    [ $age -ge 10 ] || { echo "$mine"; exit 0; }
 }
 
 # Processes other than process 1, this script and its own children; the dead that nobody has waited for don't count.
@@ -49,35 +71,56 @@ lead() { # where /home/dev, which each slot has for itself, leads: nowhere yet, 
     ln -sfn "$1" /home/.dev && mv -fT /home/.dev /home/dev
 }
 
-begin() { # generation number late
-    fence "$2"
-    [ ! -s "$slot/running" ] || { [ "$(cat "$slot/running")" = "$1" ] && return 0; echo "it runs already" >&2; exit 75; }
-    rm -f "$slot/stopping" /dev/shm/refit-waits
-    echo "$1 $3" >"$slot/gate"
+begin() { # generation number late program
+    again=''
+    if [ -s "$slot/running" ]; then
+        rm -f "$4"
+        [ "$(cat "$slot/running")" = "$1" ] || { echo "it runs already" >&2; exit 75; }
+        again=1
+    else
+        rm -f "$slot/stopping" /dev/shm/refit-waits
+        echo "$1 $3 $2 $4" >"$slot/gate"
+    fi
     tries=0
-    until [ -s "$slot/running" ]; do
+    until [ -s "$slot/begun" ]; do
         tries=$((tries + 1)); [ $tries -lt 1000 ] || { echo "it does not begin" >&2; exit 75; }
+        if [ ! -e "$4" ] && [ ! -s "$slot/running" ]; then echo "it was stopped, or a later Refit came" >&2; exit 75; fi
         sleep 0.01
     done
+    if [ "$again$3" = 1now ]; then let_home_in; fi # it may wait for it
+}
+
+let_home_in() {
+    mkdir -p $home && lead $home
 }
 
 run() {
-    mkdir -p "$slot"
-    rm -f "$slot/gate" "$slot/running" "$slot/stopping"
+    mkdir -p "$slot/leases"
+    rm -f "$slot/gate" "$slot/running" "$slot/begun" "$slot/stopping" "$slot/restarted" "$slot"/program.*
+    # `told`: kubelet was told to replace the last container. On a disk: a node that is started again has it still.
+    [ ! -e /home/.begun ] || [ -e /home/.told ] || : >"$slot/restarted"
+    rm -f /home/.told
+    : >/home/.begun
     mkfifo "$slot/gate"
     born >"$slot/awake"
-    trap 'echo 1 >"$slot/stopping"; kill -TERM -1; wait; exit 0' TERM
+    trap ': >/home/.told; echo 1 >"$slot/stopping"; kill -TERM -1; wait; exit 0' TERM
     while :; do
-        generation='' late=''
-        read -r generation late <"$slot/gate" || continue
-        if [ "$late" = late ]; then lead /; else mkdir -p $home || exit 73; lead $home; fi
+        generation='' late='' number='' program=''
+        read -r generation late number program <"$slot/gate" || continue
+        # It comes before the look at what `stop` writes before it reads this: one of the two sees the other.
+        echo "$generation" >"$slot/running"
+        if [ -s "$slot/stopping" ] || ! is_newest "$number"; then : >"$slot/running"; rm -f "$program"; continue; fi
+        if ! { mv "$program" "$slot/program" && if [ "$late" = late ]; then lead /; else let_home_in; fi; }; then
+            [ -s "$slot/stopping" ] || exit 73
+            : >"$slot/running"; : >"$slot/stopping"; continue # `stop` kills all that process 1 has started
+        fi
         REFIT_LATE=$late sh "$slot/program" </dev/null &
         child=$!
-        # From here on no program, but what the shell does itself: `stop` kills all that process 1 has started.
-        echo "$generation" >"$slot/running"
+        # From here on no program, but what the shell does itself, for the same reason.
+        echo 1 >"$slot/begun"
         wait "$child"
         code=$?
-        : >"$slot/running"
+        : >"$slot/begun"; : >"$slot/running"
         [ -s "$slot/stopping" ] || exit "$code"
         : >"$slot/stopping"
     done
@@ -85,8 +128,8 @@ run() {
 
 stop() { # seconds number
     fence "$2"
-    [ -s "$slot/running" ] || exit 0
     echo 1 >"$slot/stopping"
+    [ -s "$slot/running" ] || exit 0
     kill -TERM -1 2>/dev/null
     tries=$(($1 * 50))
     while [ -n "$(others)" ] && [ $tries -gt 0 ]; do tries=$((tries - 1)); sleep 0.02; done
@@ -121,28 +164,26 @@ childless() { # whether nothing runs but the program itself, and what was let in
 
 verb=${1:-run}
 [ $# -eq 0 ] || shift
-case $verb in
-run | write) ;;
-*) awake ;;
-esac
+[ "$verb" = run ] || awake
 case $verb in
 run) run ;;
-write) head -c "$1" >"$slot/program.new" && mv "$slot/program.new" "$slot/program" ;;
-start) begin "$1" "$2" now ;;
-warm) begin "$1" "$2" late ;;
-run-next) # N VERB GENERATION NUMBER: the program, of so many bytes, and what begins it, in one call
-    head -c "$1" >"$slot/program.new" && mv "$slot/program.new" "$slot/program" || exit 75
-    begin "$3" "$4" "$([ "$2" = warm ] && echo late || echo now)"
-    [ "${5:-}" != wait ] || await
+run-next) # the program, of so many bytes, and what begins it, in one call
+    fence "$4"
+    check_told "$5"
+    # A name of its own: of two that come at the same time, the one that is refused has changed nothing.
+    next=$slot/program.$4.$$
+    head -c "$1" >"$next" || exit 75
+    begin "$3" "$4" "$([ "$2" = warm ] && echo late || echo now)" "$next"
+    [ "${6:-}" != wait ] || await
     ;;
-wait) await ;;
 open)
     fence "$2"
-    [ "$(cat "$slot/running" 2>/dev/null)" = "$1" ] || { echo "generation $1 does not wait here" >&2; exit 75; }
-    mkdir -p $home && lead $home
+    [ -s "$slot/begun" ] && waits=$(cat "$slot/running" 2>/dev/null) || waits=''
+    [ "$waits" = "$1" ] || { echo "generation $1 does not wait here" >&2; exit 75; }
+    let_home_in
     ;;
 stop) stop "$1" "$2" ;;
-state) cat "$slot/running" 2>/dev/null || true ;;
+state) [ ! -s "$slot/begun" ] || cat "$slot/running" 2>/dev/null || true ;;
 childless) childless ;;
 *) echo "slot: unknown: $verb" >&2; exit 64 ;;
 esac

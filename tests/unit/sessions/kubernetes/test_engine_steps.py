@@ -35,7 +35,8 @@ class Memory:
         self.records = {each.container: manifests.record(each, OPTIONS, ran=True) for each in sessions}
         self.pods: dict[str, dict[str, Any]] = {}
         self.begun = list[list[str]]()
-        self.refuses, self.ids = "", dict[str, str]()
+        self.refuses, self.ended = "", ""
+        self.ids, self.restarted = dict[str, str](), dict[str, str]()
 
     def pod(self, name: str, node: str, annotations: Mapping[str, str]) -> None:
         made = manifests.pod(SESSION, OPTIONS, SCRIPT)
@@ -103,6 +104,13 @@ class Memory:
         words = [*argv[2:]]
         if words[0] == self.refuses:
             raise ProgramEnded("It doesn't.", why="", code=75)
+        if words[0] == self.ended:
+            self.ended, self.ids = "", self.restarted
+            raise ProgramEnded("It could not be run.", why="no running task found", code=-1)
+        if words[0] == "run-next" and self.restarted and words[5] == "ask":
+            self.ids, self.restarted = self.restarted, {}  # kubelet tells of it a moment later
+            yield SimpleNamespace(output=lambda limit, most: iter([b"7\n"]))
+            return
         self.begun.append(words)
         yield SimpleNamespace(output=lambda limit, most: iter(()))
 
@@ -171,3 +179,25 @@ def test_a_cold_start_is_known_in_the_container_that_kubelet_tells_of_a_moment_l
     engine.start(AFTER.container)
     server.tend()
     assert server.seen()[2] == (Running.running, False)
+
+
+@pytest.mark.parametrize(("container", "known"), [("another", "sure"), (OLD, "7")], ids=["told", "told before"])
+def test_a_program_that_was_just_replaced_by_kubelet_begins_once_the_api_server_tells_of_its_container(
+    server: Memory, engine: Kubernetes, container: str, known: str
+) -> None:
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    server.restarted = {"a": container}
+    engine.start(SESSION.container)
+    assert server.begun[-1][2:6] == ["start", "1", "0", known]
+    assert server.seen()[1] == (Running.running, False), "nobody else may have its home"
+
+
+@pytest.mark.parametrize("asked", ["state", "run-next"])
+def test_a_program_whose_container_has_just_ended_begins_in_the_next_one(
+    server: Memory, engine: Kubernetes, asked: str
+) -> None:
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    server.restarted, server.ended = {"a": "another"}, asked
+    engine.start(SESSION.container)
+    assert server.begun[-1][2:6] == ["start", "1", "0", "sure"]
+    assert server.seen()[1] == (Running.running, False)
