@@ -7,6 +7,9 @@ BIN := .venv/bin
 # The quick unit tests wait for nothing, and each process takes nine seconds of CPU to import and to collect them.
 DISTRIBUTED := --dist loadscope --no-loadscope-reorder
 SEVERAL := --numprocesses $(shell expr $$(nproc) + 1) $(DISTRIBUTED)
+# The files of unit tests lie in memory where a gigabyte of it is free and programs may be started from there.
+IN_MEMORY = $(shell findmnt -no OPTIONS /dev/shm | grep -qv noexec && [ $$(df --output=avail /dev/shm | tail -1) -gt 1000000 ] \
+	&& echo TMPDIR=/dev/shm)
 
 # Each test run starts hundreds of Pythons. Where this variable is set, as in many containers, each of them compiles all
 # that it imports anew: to collect tests/unit/cli took 11.7 s of CPU so, and 6.8 s without.
@@ -22,7 +25,7 @@ run: setup ## set up this machine, build the first image, start a session, move 
 	$(BIN)/refit demo
 
 unit: ## the unit tests that take no time, in a minute; no root, no network
-	$(BIN)/pytest --numprocesses $(shell nproc) $(DISTRIBUTED) --hypothesis-profile few -m "not long and not slow" tests/unit
+	$(IN_MEMORY) $(BIN)/pytest --numprocesses $(shell nproc) $(DISTRIBUTED) --hypothesis-profile few -m "not long and not slow" tests/unit
 
 test: setup lint ## all checks and tests but the long ones
 	$(BIN)/pytest $(SEVERAL) --hypothesis-profile repeatable -m "not long"

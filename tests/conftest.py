@@ -12,9 +12,12 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as examples
 
-from flows.core.settings import Settings
-from tests.support.distribution import group
+from flows.core.lazily import lazily
+from tests.support.distribution import group, only_distributes
 from tests.support.guard import guard
+
+with lazily(globals()):
+    from flows.core.settings import Settings
 
 # Prefect fills this folder when it is imported, and nobody's own is to be touched. It goes when this process ends.
 _PREFECT_HOME = tempfile.TemporaryDirectory(prefix="refit-tests-")
@@ -27,21 +30,28 @@ guard(_PREFECT_HOME.name)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG_SECONDS = 3600
-pytest_plugins = [
-    "tests.support.distribution",
+pytest_plugins = ["tests.support.distribution", "tests.support.weight", "tests.support.garbage"]
+# Plugins of processes that run tests. They import most of Refit, for which all others would wait.
+FIXTURES = (
     "tests.support.fresh_databases",
-    "tests.support.weight",
     "tests.support.machine",
     "tests.support.first_starts",
     "tests.support.cluster",
     "tests.support.own_image",
-]
+)
 
 # The same examples each time, so that what fails is the change's fault; without it they are others each time, and all.
 # Whether they are made fast hangs on what else the machine does.
 examples.register_profile("repeatable", derandomize=True, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 # Enough to see whether anything is badly wrong, while one works on it.
 examples.register_profile("few", examples.get_profile("repeatable"), max_examples=10)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the fixtures where tests are collected."""
+    if not only_distributes(config):
+        for name in FIXTURES:
+            config.pluginmanager.import_plugin(name)
 
 
 @pytest.hookimpl(trylast=True)  # after those that don't run were left out

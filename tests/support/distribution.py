@@ -21,6 +21,12 @@ def group(file: PurePath) -> PurePath:
     return file.parent if file.parent.parent.parts[-2:] in SHARING else file
 
 
+def only_distributes(config: pytest.Config) -> bool:
+    """Whether this process collects and runs no test, for it has others that do."""
+    distributes = config.getoption("dist") != "no" and not config.getoption("collectonly")
+    return distributes and not hasattr(config, "workerinput")
+
+
 class Grouped(LoadScopeScheduling):
     """Gives each group to one process."""
 

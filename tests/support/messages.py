@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +76,7 @@ def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
+@cache
 def messages() -> Mapping[str, str]:
     """Room → the texts of its modules, one a line, as the files of the snapshot hold them."""
     rooms: dict[str, list[str]] = {}

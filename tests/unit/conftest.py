@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
-from flows.core.database import open_database
-from flows.core.settings import Settings
-from tests.support.simulated.fleet import Fleet, fleet
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from sqlalchemy import Engine
+
+    from flows.core.database import open_database
+    from flows.core.settings import Settings
+    from tests.support.simulated.fleet import Fleet, fleet
 
 
 @pytest.fixture

@@ -12,12 +12,20 @@ from typing import Any
 import httpx2
 import pytest
 
+from flows.sessions.kubernetes import follower as following
 from flows.sessions.kubernetes.follower import Follower
 from flows.sessions.kubernetes.manifests import KIND, SESSION
 from flows.sessions.kubernetes.refusals import ClusterError
 from tests.support.waiting import wait_until
 
 _ENOUGH_QUESTIONS = 30
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses after failures that nobody notices; how long they are is tested in tests/unit/core/test_waiting.py."""
+    monkeypatch.setattr(following, "_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(following, "_LONGEST_PAUSE_SECONDS", 0.05)
 
 
 def record(version: int, word: str) -> dict[str, Any]:
