@@ -33,11 +33,11 @@ touch $made/REQUESTED
 
 def run() -> list[Row]:
     """Packages in an environment of a session's home become a bundle, which starts on a copy of that session."""
-    with lab(prefect_port=free_port()) as found:
-        settings = _with_catalog(found.settings)
-        found.create(NAME)
+    with lab(prefect_port=free_port()) as machine:
+        settings = _with_catalog(machine.settings)
+        machine.create(NAME)
         for package in PACKAGES.items():
-            found.sessions.execute(NAME, ["sh", "-euc", INSTALLED, "sh", *package])
+            machine.sessions.execute(NAME, ["sh", "-euc", INSTALLED, "sh", *package])
         services.up(settings, only=("prefect",))
         looked, first, second = (_seconds(settings, *more) for more in (("mine", "--dry-run"), ("mine",), ("other",)))
     what = f"capture of {len(PACKAGES)} packages of a JupyterLab session"

@@ -62,12 +62,12 @@ def _others(number: int) -> Iterator[None]:
 
 def _measured(*, terminal: bool = False, others: int = 0) -> dict[str, list[float]]:
     """By what a session gets a new image → for how many seconds it was away each time."""
-    with lab(gateway_port=free_port(), gateway_api_port=free_port()) as found:
-        images = (found.origin, found.image("the next"))
+    with lab(gateway_port=free_port(), gateway_api_port=free_port()) as machine:
+        images = (machine.origin, machine.image("the next"))
         for image in images:
-            found.sessions.engine.pull(image)
-        ways = {"refit": _by_refit(found, terminal=terminal), AUTO_UPDATE: _plain(found, "pulls", pull=True)}
-        ways[BY_HAND] = _plain(found, "by-hand", pull=False)
+            machine.sessions.engine.pull(image)
+        ways = {"refit": _by_refit(machine, terminal=terminal), AUTO_UPDATE: _plain(machine, "pulls", pull=True)}
+        ways[BY_HAND] = _plain(machine, "by-hand", pull=False)
         seconds: dict[str, list[float]] = {name: [] for name in ways}
         with _others(others):
             for number in range(MOVES):  # in turn, so that what else the machine does is everybody's burden
@@ -83,13 +83,15 @@ def rows(ours: list[float], peers: Mapping[str, list[float]]) -> list[Row]:
     what = (
         f"downtime of a JupyterLab session with staged image, {len(ours)} moves, seen by a client polling every 50 ms"
     )
-    found = []
+    results = []
     for name, limit, figure in (("p50", MIDDLE, median), ("p95", SLOW, slow)):
         taken = figure(ours)
         others = {peer: figure(seconds) for peer, seconds in peers.items()}
         goal = f"{name} ≤ {limit:g} s"
-        found.append(Row(f"{what}: {name}", "s", goal, taken, taken <= limit, others, {"podman auto-update": WHY_NOT}))
-    return found
+        results.append(
+            Row(f"{what}: {name}", "s", goal, taken, taken <= limit, others, {"podman auto-update": WHY_NOT})
+        )
+    return results
 
 
 def slow(seconds: list[float]) -> float:
@@ -97,24 +99,24 @@ def slow(seconds: list[float]) -> float:
     return quantiles(seconds, n=20, method="inclusive")[-1]
 
 
-def _by_refit(found: Lab, *, terminal: bool) -> Way:
+def _by_refit(machine: Lab, *, terminal: bool) -> Way:
     """One in which a terminal is open counts as used, so that its owner has to agree."""
-    session = found.create("refit")
+    session = machine.create("refit")
     if terminal:
-        found.sessions.jupyter(session).open_terminal("1")
+        machine.sessions.jupyter(session).open_terminal("1")
 
     def update(image: str) -> None:
-        result = found.move(session.name, image, agreed=terminal)
+        result = machine.move(session.name, image, agreed=terminal)
         if not result.moved:
             raise SystemExit(f"{session.name} was not moved: {result.reason}")
 
-    return found.sessions.url(session), found.sessions.token(session), update
+    return machine.sessions.url(session), machine.sessions.token(session), update
 
 
-def _plain(found: Lab, name: str, *, pull: bool) -> Way:
+def _plain(machine: Lab, name: str, *, pull: bool) -> Way:
     """A container that is Podman's alone; home and token are those of a session that is stopped."""
-    session, settings, port = found.create(name), found.settings, free_port()
-    found.sessions.stop(name)
+    session, settings, port = machine.create(name), machine.settings, free_port()
+    machine.sessions.stop(name)
     repository = f"{settings.registry_host}/{settings.repository}"
     options = [
         *("--detach", "--replace", "--name", name, "--init", "--user", f"{session.uid}:0"),
@@ -128,19 +130,19 @@ def _plain(found: Lab, name: str, *, pull: bool) -> Way:
         command.run([*tools.podman(settings), *words], root=True)
 
     def update(image: str) -> None:
-        _point(name, image, found)
+        _point(name, image, machine)
         if pull:
             podman("pull", "--quiet", "--tls-verify=false", f"{repository}:{name}")
         podman("stop", name)
         podman("rm", "--force", name)
         podman("run", *options, f"{repository}:{name}" if pull else f"{repository}@{image}")
 
-    podman("run", *options, f"{repository}@{found.origin}")
-    return f"http://127.0.0.1:{port}", found.sessions.token(session), update
+    podman("run", *options, f"{repository}@{machine.origin}")
+    return f"http://127.0.0.1:{port}", machine.sessions.token(session), update
 
 
-def _point(tag: str, image: str, found: Lab) -> None:
+def _point(tag: str, image: str, machine: Lab) -> None:
     """Let a tag name an image, as whoever publishes a new one does."""
-    registry, repository = Registry(found.settings), found.settings.repository
+    registry, repository = Registry(machine.settings), machine.settings.repository
     manifest = registry.manifest(repository, image)
     registry.put_manifest(repository, tag, manifest.content, manifest.media_type)

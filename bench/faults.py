@@ -36,8 +36,8 @@ def upset(number: int, processes: int) -> tuple[list[str], Counter[str]]:
     damage: list[str] = []
     ended: Counter[str] = Counter()
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for found, states in pool.map(_part, parts):
-            damage += found
+        for one, states in pool.map(_part, parts):
+            damage += one
             ended += states
     return damage, ended
 

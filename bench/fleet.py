@@ -40,18 +40,18 @@ def run() -> list[Row]:
 
     # In one wave: the first ones of a rollout are there to be waited for.
     policy = RolloutPolicy(waves=(100,), unavailable=Unavailable(rollout=None, host=None))
-    with SubprocessASGIServer(), lab(migration=policy) as found:
+    with SubprocessASGIServer(), lab(migration=policy) as machine:
         names = [f"person-{number:02}" for number in range(SESSIONS)]
         with ThreadPoolExecutor(CREATED_AT_ONCE) as pool:
-            list(pool.map(lambda name: _create(found, name), names))
-        wait_until(lambda: _rests(found, names), SETTLED_SECONDS)  # who has just started is busy with that
-        before = {name: _content(found, name) for name in names}
-        _publish(found, found.image("the next"))
+            list(pool.map(lambda name: _create(machine, name), names))
+        wait_until(lambda: _rests(machine, names), SETTLED_SECONDS)  # who has just started is busy with that
+        before = {name: _content(machine, name) for name in names}
+        _publish(machine, machine.image("the next"))
         busy, started = _busy(), monotonic()
-        with _environment(variables(found.settings)):
+        with _environment(variables(machine.settings)):
             results = {result.session: result.state for result in migrate_sessions()}
         seconds, cpu = monotonic() - started, _busy() - busy
-        after = {name: _content(found, name) for name in names}
+        after = {name: _content(machine, name) for name in names}
     moved = sum(results.get(name) is State.cleaned for name in names)
     lost = sum(
         len(content) for name in names for path, content in before[name].items() if after[name].get(path) != content
@@ -73,20 +73,20 @@ def rows(moved: int, lost: int, seconds: float, cpu: float) -> list[Row]:
     return [Row(what, "s", goal, seconds, reached and cpu >= BUSY * seconds, {"its work, were no core ever idle": cpu})]
 
 
-def _create(found: Lab, name: str) -> None:
-    found.create(name)
-    furnish(found.sessions, name)
+def _create(machine: Lab, name: str) -> None:
+    machine.create(name)
+    furnish(machine.sessions, name)
 
 
-def _rests(found: Lab, names: Sequence[str]) -> bool:
+def _rests(machine: Lab, names: Sequence[str]) -> bool:
     """Whether nothing works in any of these sessions."""
-    sessions = [found.sessions.store.session(name) for name in names]
-    return all(seen.may_interrupt for seen in look_at(found.settings, found.sessions.engine, sessions))
+    sessions = [machine.sessions.store.session(name) for name in names]
+    return all(seen.may_interrupt for seen in look_at(machine.settings, machine.sessions.engine, sessions))
 
 
-def _content(found: Lab, name: str) -> Content:
+def _content(machine: Lab, name: str) -> Content:
     """The content of a home's files, but for those that belong to the IDE."""
-    session = found.sessions.store.session(name)
+    session = machine.sessions.store.session(name)
     inside = {f"/{file.relative_to(session.home)}": file for file in session.home.rglob("*") if _is_plain(file)}
     own = session.access.own_paths
     return {path: file.read_bytes() for path, file in inside.items() if not path.startswith(own)}
@@ -96,12 +96,12 @@ def _is_plain(file: Path) -> bool:
     return file.is_file() and not file.is_symlink()
 
 
-def _publish(found: Lab, image: str) -> None:
+def _publish(machine: Lab, image: str) -> None:
     """Let the alias of the profile point at an image, as publishing does in the end."""
-    registry, profile = Registry(found.settings), found.profile
-    manifest = registry.manifest(found.settings.repository, image)
+    registry, profile = Registry(machine.settings), machine.profile
+    manifest = registry.manifest(machine.settings.repository, image)
     alias = f"{profile.stem}_{profile.release}"
-    registry.put_manifest(found.settings.repository, alias, manifest.content, manifest.media_type)
+    registry.put_manifest(machine.settings.repository, alias, manifest.content, manifest.media_type)
 
 
 def _busy() -> float:

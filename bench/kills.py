@@ -57,7 +57,7 @@ FINAL_SECONDS = 300.0
 
 
 @dataclass
-class Found:
+class Outcome:
     """How many moves were killed in the middle, in which of their steps, and what was wrong afterwards."""
 
     killed: int = 0
@@ -65,7 +65,7 @@ class Found:
     states: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
-    def add(self, other: Found) -> None:
+    def add(self, other: Outcome) -> None:
         """Count what another has found, too."""
         self.killed += other.killed
         self.steps += other.steps
@@ -75,20 +75,20 @@ class Found:
 
 def run() -> list[Row]:
     """At least 200 moves on real Podman, each killed (SIGKILL) at a random moment, then resumed and looked at."""
-    found = killed_moves(MOVES)
-    for title, said in (("killed in", found.steps), ("ended", found.states)):
+    outcome = killed_moves(MOVES)
+    for title, said in (("killed in", outcome.steps), ("ended", outcome.states)):
         print(f"{title}: {', '.join(f'{name} {number}' for name, number in said.most_common())}", file=sys.stderr)
-    for problem in found.problems:
+    for problem in outcome.problems:
         print(problem, file=sys.stderr)
-    what = f"{found.killed} moves with kill -9 on real Podman, {len(NAMES)} at a time: violations"
+    what = f"{outcome.killed} moves with kill -9 on real Podman, {len(NAMES)} at a time: violations"
     goal = "0 homes damaged, 0 orphans, 0 double mounts, history without gap"
-    wrong = len(found.problems)
-    return [Row(what, "violations", goal, wrong, not wrong and found.killed >= LEAST)]
+    wrong = len(outcome.problems)
+    return [Row(what, "violations", goal, wrong, not wrong and outcome.killed >= LEAST)]
 
 
-def killed_moves(number: int, seed: int = SEED) -> Found:
+def killed_moves(number: int, seed: int = SEED) -> Outcome:
     """Kill so many moves of four sessions, bring each to its end, and look for what is wrong."""
-    found = Found()
+    result = Outcome()
     with machine(stop_grace_seconds=5.0, ready_timeout_seconds=20.0, warm_memory=0.0) as settings:
         sessions, base = Sessions.open(settings), next(built(settings))
         images = {access.late_home: _images(settings, base, access) for access in (LIGHT, LATE)}
@@ -97,13 +97,13 @@ def killed_moves(number: int, seed: int = SEED) -> Found:
             furnish(sessions, name)
         share = partial(_share, settings, images, -(-number // len(NAMES)), seed)
         with (
-            _mounts_watched(settings, found),
+            _mounts_watched(settings, result),
             ProcessPoolExecutor(len(NAMES), mp_context=get_context("spawn")) as pool,
         ):
             for part in pool.map(share, NAMES):
-                found.add(part)
-        found.problems += _left(settings)
-    return found
+                result.add(part)
+        result.problems += _left(settings)
+    return result
 
 
 def _images(settings: Settings, base: Built, access: Access) -> tuple[str, str, str]:
@@ -122,13 +122,13 @@ def _images(settings: Settings, base: Built, access: Access) -> tuple[str, str, 
 # --- One session ----------------------------------------------------------------------------------------------------
 
 
-def _share(settings: Settings, images: Mapping[bool, Sequence[str]], number: int, seed: int, name: str) -> Found:
+def _share(settings: Settings, images: Mapping[bool, Sequence[str]], number: int, seed: int, name: str) -> Outcome:
     """Kill so many moves of this session."""
     one = _Session(settings, images[NAMES[name].late_home], name, random.Random(f"{seed} {name}"))
     one.move_and_kill(within=None)
-    while one.found.killed < number and not one.found.problems:  # one that is held would never move again
+    while one.outcome.killed < number and not one.outcome.problems:  # one that is held would never move again
         one.move_and_kill(within=one.longest)
-    return one.found
+    return one.outcome
 
 
 class _Session:
@@ -137,7 +137,7 @@ class _Session:
     def __init__(self, settings: Settings, images: Sequence[str], name: str, chance: random.Random) -> None:
         self._settings, self._images, self._name, self._chance = settings, images, name, chance
         self._careful = settings.model_copy(update={"migration": RolloutPolicy()})
-        self.longest, self.found = 0.0, Found()
+        self.longest, self.outcome = 0.0, Outcome()
 
     @cached_property
     def _sessions(self) -> Sessions:
@@ -154,8 +154,8 @@ class _Session:
         """
         good, other = self._images[:2], self._images[2]
         session = self._sessions.store.session(self._name)
-        wanted = next(image for image in good if image != session.image)
-        image = other if within and self._chance.random() < SPOILS else wanted
+        expected = next(image for image in good if image != session.image)
+        image = other if within and self._chance.random() < SPOILS else expected
         settings = self._careful if within and self._chance.random() < REHEARSED else self._settings
         home, begun = manifest(session.home), len(self._journal.history(self._name))
         decision = Decision(self._name, Action.migrate, session.image, image)
@@ -184,8 +184,8 @@ class _Session:
         """Bring a move to its end, as the next run does, which is killed as well now and then."""
         if self._journal.move(move.id).state in FINAL:
             return
-        self.found.killed += 1
-        self.found.steps[self._step(move)] += 1
+        self.outcome.killed += 1
+        self.outcome.steps[self._step(move)] += 1
         until = time.monotonic() + FINAL_SECONDS
         while self._journal.move(move.id).state not in FINAL and time.monotonic() < until:
             again = self._chance.random() < KILLED_AGAIN
@@ -198,9 +198,9 @@ class _Session:
 
     def _look_at(self, move: Move, home: object) -> None:
         """Write down what isn't as it should be after a move."""
-        self.found.states[move.state] += 1
+        self.outcome.states[move.state] += 1
         for problem in self._problems(move, home):
-            self.found.problems.append(f"{move.id} ({move.state}; {move.reason}): {problem}")
+            self.outcome.problems.append(f"{move.id} ({move.state}; {move.reason}): {problem}")
 
     def _problems(self, move: Move, home: object) -> Iterator[str]:
         session = self._sessions.store.session(self._name)
@@ -211,7 +211,7 @@ class _Session:
         if session != (move.after if move.state is State.cleaned else move.before):
             yield "the session is not the one that it should be"
         containers = self._sessions.engine.containers(self._name)
-        if [(found.made_from, found.running) for found in containers] != [(session, Running.running)]:
+        if [(one.made_from, one.running) for one in containers] != [(session, Running.running)]:
             yield f"there are other containers than the session's: {containers}"
         if list(self._settings.folder("snapshots", self._name).iterdir()):
             yield "a snapshot is left"
@@ -254,7 +254,7 @@ def _left(settings: Settings) -> Iterator[str]:
 
 
 @contextmanager
-def _mounts_watched(settings: Settings, found: Found) -> Iterator[None]:
+def _mounts_watched(settings: Settings, result: Outcome) -> Iterator[None]:
     """Look all the time, from a process of its own, whether two containers have one home."""
     ours, theirs = get_context("spawn").Pipe()
     homes = {name: f"{settings.home}/homes/{name}" for name in NAMES}
@@ -267,7 +267,7 @@ def _mounts_watched(settings: Settings, found: Found) -> Iterator[None]:
         sweeps, twice = ours.recv()
         process.join()
         print(f"looked {sweeps:,} times for homes that two containers have", file=sys.stderr)
-        found.problems += twice
+        result.problems += twice
 
 
 def _watch_mounts(homes: dict[str, str], pipe: Connection) -> None:
@@ -283,15 +283,15 @@ def _watch_mounts(homes: dict[str, str], pipe: Connection) -> None:
 
 def other_mounts() -> list[list[str]]:
     """The lines of mountinfo of each mount namespace other than ours."""
-    found: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     for process in Path("/proc").iterdir():
         try:
-            if process.name.isdigit() and (namespace := (process / "ns/mnt").readlink().name) not in found:
-                found[namespace] = (process / "mountinfo").read_text().splitlines()
+            if process.name.isdigit() and (namespace := (process / "ns/mnt").readlink().name) not in results:
+                results[namespace] = (process / "mountinfo").read_text().splitlines()
         except OSError:  # it has ended
             continue
-    found.pop(Path("/proc/self/ns/mnt").readlink().name, None)
-    return [*found.values()]
+    results.pop(Path("/proc/self/ns/mnt").readlink().name, None)
+    return [*results.values()]
 
 
 def shows(mount: str, folder: str, point: str) -> bool:

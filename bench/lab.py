@@ -184,9 +184,9 @@ def client(url: str, token: str) -> Iterator[Client]:
     process = get_context("spawn").Process(target=_look, args=(url, token, theirs), daemon=True)
     process.start()
     try:
-        found = Client(ours)
-        wait_until(found.answers, SEEN_SECONDS)
-        yield found
+        result = Client(ours)
+        wait_until(result.answers, SEEN_SECONDS)
+        yield result
     finally:
         process.terminate()
         process.join()

@@ -148,15 +148,15 @@ def build_with_refit(plans: Sequence[Callable[[], ReleasePlan]], settings: Setti
 
     @flow(name="bench", task_runner=THREADS)
     def build() -> list[Run]:
-        found = []
+        results = []
         for plan in plans:
             started = monotonic()
             planned = plan()
             planned = replace(planned, profiles=(), graph=replace(planned.graph, tops={}))
             with opened(settings, datetime.date.today()) as run:
                 outcomes = carry_out(planned, run).stages
-            found.append(Run(monotonic() - started, {name: _built(outcome) for name, outcome in outcomes.items()}))
-        return found
+            results.append(Run(monotonic() - started, {name: _built(outcome) for name, outcome in outcomes.items()}))
+        return results
 
     return build()
 

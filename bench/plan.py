@@ -100,8 +100,8 @@ def _manifest(key: str) -> bytes:
 def planned_release(catalog: Path, settings: Settings, *, thorough: bool = False) -> ReleasePlan:
     """The plan of the benchmark's release, with its catalog read anew."""
     recipes = read_catalog(catalog)
-    wanted = chosen(recipes, RELEASE, ())
-    return plan_release(RELEASE, wanted, recipes, settings, Registry(settings), thorough=thorough)
+    profiles = chosen(recipes, RELEASE, ())
+    return plan_release(RELEASE, profiles, recipes, settings, Registry(settings), thorough=thorough)
 
 
 def _planned(catalog: Path, profiles: int, goal: float, settings: Settings, *, thorough: bool = False) -> Row:

@@ -65,13 +65,13 @@ def rows(
     """
     graph, last = planned.graph, runs[-1]
     bases = sum(last.stages[name].seconds for name, stage in graph.stages.items() if stage.parent is None)
-    found = []
+    results = []
     for number, case in enumerate(("cold", "nothing changed", "on a patched base")):
         ours = runs[number].seconds - (bases if runs[number] is last else 0)
         others = {name: seconds[number] for name, seconds in peers.items() if number < len(seconds)}
         fastest = ours < min(others.values())
-        found.append(Row(f"{told(planned)}, {case}", "s", "fastest of all", ours, fastest, others, skipped))
-    return found
+        results.append(Row(f"{told(planned)}, {case}", "s", "fastest of all", ours, fastest, others, skipped))
+    return results
 
 
 def told(planned: ReleasePlan) -> str:
@@ -85,9 +85,9 @@ def make_catalog(folder: Path) -> Path:
     """A copy of the catalog with a release of the images that are wanted."""
     for part in ("base", "bundles", "ides", "snippets"):
         shutil.copytree(ROOT / part, folder / part)
-    known = load.load_catalog(folder)
-    bundles = [name for name in BUNDLES if name in known.bundles]
-    ides = [name for name in IDES if name in known.ides]
+    catalog = load.load_catalog(folder)
+    bundles = [name for name in BUNDLES if name in catalog.bundles]
+    ides = [name for name in IDES if name in catalog.ides]
     profiles = [{"ide": ide, "bundle": bundle, "os": OS, "python": PYTHON} for bundle in bundles for ide in ides]
     (folder / "releases").mkdir()
     (folder / "releases" / f"{RELEASE}.yaml").write_text(yaml.safe_dump({"release": RELEASE, "profiles": profiles}))
@@ -97,8 +97,8 @@ def make_catalog(folder: Path) -> Path:
 def plan(catalog: Path, settings: Settings, profiles: Sequence[str] = ()) -> ReleasePlan:
     """The plan of these profiles, or of all, as far as they are locked; the others are named."""
     recipes = read_catalog(catalog)
-    wanted = chosen(recipes, RELEASE, profiles)
-    planned = plan_release(RELEASE, wanted, recipes, settings, Registry(settings), thorough=True, tolerant=True)
+    expected = chosen(recipes, RELEASE, profiles)
+    planned = plan_release(RELEASE, expected, recipes, settings, Registry(settings), thorough=True, tolerant=True)
     for stem, why in {**planned.problems, **planned.unbuildable}.items():
         print(f"left out: {stem}: {why}", file=sys.stderr)
     return planned
@@ -114,13 +114,13 @@ def patch(catalog: Path, settings: Settings, profiles: Sequence[str] = ()) -> Re
 def _contexts(planned: ReleasePlan, base: str, settings: Settings) -> Contexts:
     """The plain Containerfile of each image, each in a folder of its own."""
     origin, folder = _company_base(base, settings), settings.folder("contexts", base.removeprefix("sha256:"))
-    found = {}
+    results = {}
     for stem, top in planned.graph.tops.items():
         text = containerfile_export.containerfile(stem, RELEASE, planned.graph.ancestry(top), origin, secure=False)
-        found[stem] = folder / stem
-        found[stem].mkdir()
-        (found[stem] / "Containerfile").write_text(text)
-    return found
+        results[stem] = folder / stem
+        results[stem].mkdir()
+        (results[stem] / "Containerfile").write_text(text)
+    return results
 
 
 def _company_base(base: str, settings: Settings) -> str:
@@ -151,17 +151,17 @@ def _company_base(base: str, settings: Settings) -> str:
 def _peers(before: Contexts, after: Contexts) -> tuple[dict[str, list[float]], dict[str, str]]:
     """How long others take cold, warm and on a patched base, or why that can't be measured here."""
     with scratch() as alone:
-        found = {NAIVE: [_buildah(before, "--layers=false", alone)]}
+        results = {NAIVE: [_buildah(before, "--layers=false", alone)]}
     with scratch() as alone:
-        found[LAYERS] = [_buildah(contexts, "--layers", alone) for contexts in (before, before, after)]
+        results[LAYERS] = [_buildah(contexts, "--layers", alone) for contexts in (before, before, after)]
     try:
         with scratch() as alone, daemon(alone.folder("docker")) as docker:
-            found[BAKE] = [docker.bake(_targets(contexts, alone)) for contexts in (before, before, after)]
+            results[BAKE] = [docker.bake(_targets(contexts, alone)) for contexts in (before, before, after)]
     except Unavailable as missing:
-        return found, {BAKE: str(missing)}
+        return results, {BAKE: str(missing)}
     except command.ProgramFailed as failed:
-        return found, {BAKE: f"not measured, it failed: {failed.tail.strip().splitlines()[-1]}"}
-    return found, {}
+        return results, {BAKE: f"not measured, it failed: {failed.tail.strip().splitlines()[-1]}"}
+    return results, {}
 
 
 def _targets(contexts: Contexts, settings: Settings) -> Contexts:

@@ -169,10 +169,10 @@ def _others(row: Row) -> str:
 
 def _places(rows: Sequence[Row]) -> list[str]:
     """On which machine what was measured: a line each."""
-    found: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     for row in rows:
-        found.setdefault(f"{row.machine}, {row.measured}", []).append(row.benchmark)
-    return [f"* {place}: {', '.join(dict.fromkeys(names))}" for place, names in found.items()]
+        results.setdefault(f"{row.machine}, {row.measured}", []).append(row.benchmark)
+    return [f"* {place}: {', '.join(dict.fromkeys(names))}" for place, names in results.items()]
 
 
 def _number(value: float) -> str:

@@ -29,25 +29,25 @@ BAD = {
 def run() -> list[Row]:
     """JupyterLab gets an image whose IDE never answers, answers wrongly, or ends: until its old one answers again."""
     # A rehearsal would find all of them before the session is touched.
-    with lab(migration=RolloutPolicy(rehearse=False), ready_timeout_seconds=READY_LIMIT) as found:
-        found.create(NAME, PATIENCE)
-        bad = [found.image(name, command) for name, command in BAD.items()]
-        seconds = [_back(found, bad[number % len(bad)]) for number in range(ROUNDS)]
+    with lab(migration=RolloutPolicy(rehearse=False), ready_timeout_seconds=READY_LIMIT) as machine:
+        machine.create(NAME, PATIENCE)
+        bad = [machine.image(name, command) for name, command in BAD.items()]
+        seconds = [_back(machine, bad[number % len(bad)]) for number in range(ROUNDS)]
     what = f"rollback after a failed health gate, {ROUNDS} rollbacks: until JupyterLab on the old image answers, p95"
     return [Row(what, "s", f"p95 ≤ {LIMIT:g} s", slow(seconds), slow(seconds) <= LIMIT)]
 
 
-def _back(found: Lab, image: str) -> float:
+def _back(machine: Lab, image: str) -> float:
     """Seconds from when the failure was seen until the old image answers again."""
-    session = found.sessions.store.session(NAME)
-    with client(found.sessions.url(session), found.sessions.token(session)) as somebody:
-        result = found.move(NAME, image)
+    session = machine.sessions.store.session(NAME)
+    with client(machine.sessions.url(session), machine.sessions.token(session)) as somebody:
+        result = machine.move(NAME, image)
         if result.state is not State.rolled_back:
             raise SystemExit(f"{NAME} was not rolled back: {result.state} {result.reason}")
-        return somebody.back() - _failed(found).timestamp()
+        return somebody.back() - _failed(machine).timestamp()
 
 
-def _failed(found: Lab) -> datetime:
-    journal = Journal(open_database(found.settings.database))
+def _failed(machine: Lab) -> datetime:
+    journal = Journal(open_database(machine.settings.database))
     entries = journal.entries(journal.latest()[NAME])
     return next(entry.at for entry in entries if entry.phase is Phase.failed and entry.at)

@@ -41,11 +41,11 @@ def world(number: int) -> list[Candidate]:
         for zone in ZONES
     ]
     modes = (None, None, None, None, None, None, None, None, Mode.ask, Mode.pin)
-    found = []
+    results = []
     for n in range(number):
         session = Session(f"s{n}", f"p{n % PROFILES}", "2026a", OLD, n, Path("/h"), Path("/t"), access)
         mode = chance.choice(modes)
-        found.append(
+        results.append(
             Candidate(
                 session,
                 running=chance.random() < 0.95,
@@ -57,7 +57,7 @@ def world(number: int) -> list[Candidate]:
                 notified=NOW - timedelta(days=1) if chance.random() < 0.7 else None,
             )
         )
-    return found
+    return results
 
 
 def _seen(name: str, verdict: Verdict) -> Seen:

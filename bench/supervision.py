@@ -53,10 +53,10 @@ def run() -> list[Row]:
     if _has_systemd():
         with _home() as settings:
             unit = _by_systemd(settings)
-        found, skipped = {SYSTEMD: unit}, {}
+        results, skipped = {SYSTEMD: unit}, {}
     else:
-        found = {}
-    again = {name: measured.again for name, measured in found.items()}
+        results = {}
+    again = {name: measured.again for name, measured in results.items()}
     return [
         Row(
             "registry answers, first start of a home",
@@ -64,7 +64,7 @@ def run() -> list[Row]:
             f"≤ {MOST_SECONDS:g} s",
             ours.start,
             ours.start <= MOST_SECONDS,
-            {**peer, **{name: measured.start for name, measured in found.items()}},
+            {**peer, **{name: measured.start for name, measured in results.items()}},
             skipped,
         ),
         Row(
@@ -82,7 +82,7 @@ def run() -> list[Row]:
             f"≤ {MOST_MEGABYTES:g} MB",
             ours.megabytes,
             ours.megabytes <= MOST_MEGABYTES,
-            {name: measured.megabytes for name, measured in found.items()},
+            {name: measured.megabytes for name, measured in results.items()},
             skipped,
         ),
     ]

@@ -107,14 +107,14 @@ def _without_what_tests_bring() -> None:
 
 def _weight(world: World) -> int:
     """Bytes that the simulated containers and homes take, which are somewhere else for real."""
-    known: dict[int, object] = {}
+    counted: dict[int, object] = {}
     waiting: list[object] = [world.boxes, world.families, world.homes, world.owed, world.passed, world.stops]
     while waiting:
-        found = waiting.pop()
-        if id(found) not in known and not isinstance(found, type | ModuleType | FunctionType):
-            known[id(found)] = found
-            waiting += gc.get_referents(found)
-    return sum(map(sys.getsizeof, known.values()))
+        thing = waiting.pop()
+        if id(thing) not in counted and not isinstance(thing, type | ModuleType | FunctionType):
+            counted[id(thing)] = thing
+            waiting += gc.get_referents(thing)
+    return sum(map(sys.getsizeof, counted.values()))
 
 
 def _in_memory() -> int:

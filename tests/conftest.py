@@ -70,9 +70,9 @@ def _in_order(files: Iterable[Path]) -> dict[Path, int]:
     The first one makes the image that most others with real programs need: half of those that don't come next, for the
     other processes. The other half comes last, where a file that takes minutes would keep all waiting for one process.
     """
-    found = list(files)
-    quick = [file for file in found if "unit" in file.parts]
-    slow = [file for file in found if "unit" not in file.parts]
+    test_files = list(files)
+    quick = [file for file in test_files if "unit" in file.parts]
+    slow = [file for file in test_files if "unit" not in file.parts]
     half = len(quick) // 2
     return {file: place for place, file in enumerate([*slow[:1], *quick[:half], *slow[1:], *quick[half:]])}
 

@@ -87,20 +87,20 @@ def _name(verb: CommandInfo) -> str:
 
 
 def in_panels(verbs: Typer, panels: Mapping[str, Sequence[str]]) -> None:
-    """List verbs in parts of the help: part → names.
+    """List verbs in parts of the help: part → names. Those without a part come last among the commands.
 
     Raises:
-        ValueError: a verb is in no part, or there is none of a name.
+        ValueError: there is no verb of a name.
     """
     panel_of = {name: panel for panel, names in panels.items() for name in names}
     infos: list[CommandInfo | TyperInfo] = [*verbs.registered_commands, *verbs.registered_groups]
     by_name = {_name(info) if isinstance(info, CommandInfo) else str(info.name): info for info in infos}
-    if wrong := by_name.keys() ^ panel_of.keys():
-        raise ValueError(f"the parts of the help don't fit the verbs: {sorted(wrong)}")
-    for name, info in by_name.items():
-        info.rich_help_panel = panel_of[name]
-    places = list(panel_of)
-    verbs.registered_commands.sort(key=lambda info: places.index(_name(info)))
+    if missing := panel_of.keys() - by_name.keys():
+        raise ValueError(f"there are no verbs of these names: {sorted(missing)}")
+    for name, panel in panel_of.items():
+        by_name[name].rich_help_panel = panel
+    place = {name: number for number, name in enumerate(panel_of)}
+    verbs.registered_commands.sort(key=lambda info: place.get(_name(info), len(place)))
 
 
 def with_groups(*groups: Group, panels: Sequence[str]) -> type[TyperGroup]:

@@ -75,10 +75,10 @@ def test_a_session_whose_creation_was_killed_is_made_after_all(scene: Scene, ver
     lost = without_records(scene.settings)
     assert f"of {NAME}: {told_of}" in told(lost)
     sessions = Sessions.open(lost)
-    (found,) = recover(sessions)
-    assert (found.session, found.runs, found.problem) == (NAME, False, "")
+    (session,) = recover(sessions)
+    assert (session.session, session.runs, session.problem) == (NAME, False, "")
     assert not told(lost) and recover(sessions) == ()
-    if not found.container:
+    if not session.container:
         sessions.create(NAME, PROFILE, RELEASE, image, LIGHT)
     assert sessions.running(sessions.start(NAME)) is Running.running
 
@@ -106,13 +106,13 @@ def test_a_session_whose_move_was_killed_goes_on(scene: Scene, step: str, phase:
     lost = without_records(scene.settings)
     assert f"of {NAME}: containers" in told(lost)
     sessions = Sessions.open(lost)
-    (found,) = recover(sessions)
-    assert not found.problem and not told(lost)
-    if found.runs:  # and people get in, though the killed run may have closed it
+    (lost_session,) = recover(sessions)
+    assert not lost_session.problem and not told(lost)
+    if lost_session.runs:  # and people get in, though the killed run may have closed it
         sessions.wait_ready(sessions.store.session(NAME))
         assert sessions.execute(NAME, ["cat", "project/work.py"])
     session = sessions.start(NAME)
-    assert (session.container, manifest(session.home)) == (found.container, home)
+    assert (session.container, manifest(session.home)) == (lost_session.container, home)
     result = MoveExecutor.open(lost).carry_out(replace(to(sessions, NAME, newest), agreed=True))
     assert result.moved, result.reason
     assert manifest(session.home) == home

@@ -16,9 +16,9 @@ MOVES, SEED = 8, 7
 
 @pytest.mark.long
 def test_moves_killed_at_random_moments_leave_nothing_behind() -> None:
-    found = killed_moves(MOVES, SEED)
-    assert found.killed >= MOVES
-    assert not found.problems
+    outcome = killed_moves(MOVES, SEED)
+    assert outcome.killed >= MOVES
+    assert not outcome.problems
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root sees the mounts of others")

@@ -48,9 +48,9 @@ class Waiting:
 
     def asked(self, state: str = "PAUSED") -> list[dict[str, Any]]:
         """The runs that ask, of those in this state."""
-        wanted = {"flows": {"name": {"any_": ["approve-wave"]}}, "flow_runs": {"state": {"type": {"any_": [state]}}}}
-        found = self.prefect.post("/flow_runs/filter", json=wanted).raise_for_status().json()
-        return list(found)
+        body = {"flows": {"name": {"any_": ["approve-wave"]}}, "flow_runs": {"state": {"type": {"any_": [state]}}}}
+        answer = self.prefect.post("/flow_runs/filter", json=body).raise_for_status().json()
+        return list(answer)
 
     @property
     def standings(self) -> Rollouts:

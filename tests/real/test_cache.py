@@ -65,9 +65,9 @@ def test_the_same_digest_without_a_cache_and_with_a_cold_and_a_warm_one(
     stage: Stage, base: Built, shared: Settings, empty: None
 ) -> None:
     without = build(stage, base, shared, "without", 0)
-    assert not any(found.size for found in cache.caches(shared))
+    assert not any(one.size for one in cache.caches(shared))
     cold = build(stage, base, shared, "cold", 1)
-    filled = {found.name for found in cache.caches(shared) if found.size}
+    filled = {one.name for one in cache.caches(shared) if one.size}
     # pip caches what the index allows it to.
     assert filled - {"pip"} == {"apt", "uv"}
     warm = build(stage, base, shared, "warm", 1)

@@ -72,9 +72,9 @@ def test_a_home_is_read_as_its_owner_and_goes_with_a_newer_build(
         "tool": Kind.loose,
     }
     assert sessions.execute(NAME, ["sh", "-c", "find . -type f -printf '%p %A@\\n' | sort"]) == times
-    found = scan(settings, session, light(shared, registry, base, "the next"))
-    assert found.verdict is Verdict.ok and found.files > 20
-    assert [finding.path for finding in found.findings] == [".local/bin/git"]
+    report = scan(settings, session, light(shared, registry, base, "the next"))
+    assert report.verdict is Verdict.ok and report.files > 20
+    assert [finding.path for finding in report.findings] == [".local/bin/git"]
     sessions.engine.execute(session.container, ["rm", "-r", "project/.venv/bin"])
     (broken,) = (f for f in scan(settings, session, session.image).findings if f.path == "project/.venv")
     assert "on the old image either" in broken.what
@@ -85,10 +85,10 @@ def test_what_was_installed_by_hand_is_found_with_the_commands_that_do_it_again(
 ) -> None:
     assert not hand_made(settings, sessions.engine, session)
     _install(settings, session, _package(tmp_path))
-    found = hand_made(settings, sessions.engine, session)
-    assert found.system.added == {"refit-trial": "1.2-3"}
-    assert found.files == ("/etc/by-hand",)
-    assert found.recipe[0].endswith("refit-trial=1.2-3")
+    changes = hand_made(settings, sessions.engine, session)
+    assert changes.system.added == {"refit-trial": "1.2-3"}
+    assert changes.files == ("/etc/by-hand",)
+    assert changes.recipe[0].endswith("refit-trial=1.2-3")
 
 
 def _package(folder: Path) -> Path:

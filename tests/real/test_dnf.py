@@ -81,9 +81,9 @@ def test_what_is_installed_is_read_as_it_is_locked(repository: Repository, setti
     (root / "var/lib/rpm").mkdir(parents=True)
     install = ["rpm", "--root", root, "--dbpath", "/var/lib/rpm", "--install", "--justdb"]
     command.run([*install, *repository.folder.rglob("*.rpm")], root=True)
-    found = probe.files({}, str(root))["packages"]
-    assert installed.finding(files, found).seen == "rpm/unwanted 0:1.0-1.el9.noarch is in no lock"
-    [*_, last] = json.loads(installed.completed(files, found)[evidence.SBOM])["components"]
+    findings = probe.files({}, str(root))["packages"]
+    assert installed.finding(files, findings).seen == "rpm/unwanted 0:1.0-1.el9.noarch is in no lock"
+    [*_, last] = json.loads(installed.completed(files, findings)[evidence.SBOM])["components"]
     assert (last["name"], last["properties"][0]["name"]) == ("unwanted", "io.refit.found")
 
 

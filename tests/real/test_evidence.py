@@ -62,8 +62,8 @@ def engine(settings: Settings) -> Iterator[Engine]:
     opened.dispose()
 
 
-def packages(registry: Registry, subject: Manifest, engine: Engine, **found: str) -> None:
-    listed = {f"deb/{name}": version for name, version in found.items()}
+def packages(registry: Registry, subject: Manifest, engine: Engine, **versions: str) -> None:
+    listed = {f"deb/{name}": version for name, version in versions.items()}
     evidence.attach(registry, subject, {evidence.PACKAGES: canonical(listed), evidence.CHECKS: b"[]"}, engine)
 
 
@@ -84,8 +84,8 @@ def test_writers_at_once_lose_nothing(registry: Registry, settings: Settings) ->
             for name in ("ada", "bob")
         ]
         assert [writer.wait(timeout=PATIENCE) for writer in writers] == [0, 0]
-    found = {file.name for file in evidence.listed(registry, evidence.find(registry, OLD).digest)}
-    assert found == {f"{name}-{number}.txt" for name in ("ada", "bob") for number in range(10)}
+    names = {file.name for file in evidence.listed(registry, evidence.find(registry, OLD).digest)}
+    assert names == {f"{name}-{number}.txt" for name in ("ada", "bob") for number in range(10)}
 
 
 @pytest.mark.parametrize("state", ["stopped", "read-only"])
@@ -120,8 +120,8 @@ def test_what_two_images_have_otherwise(registry: Registry, engine: Engine, sett
     new = image(registry, NEW, b"base", b"new top" * 1000, b"one more" * 10)
     packages(registry, old, engine, tmux="3", less="1", nano="1")
     packages(registry, new, engine, tmux="4", nano="1", git="2")
-    found = json.loads(refit(settings, "diff", OLD, NEW, "--json").stdout)
-    assert found == {
+    answer = json.loads(refit(settings, "diff", OLD, NEW, "--json").stdout)
+    assert answer == {
         "old": old.digest,
         "new": new.digest,
         "packages": {"added": {"deb/git": "2"}, "removed": {"deb/less": "1"}, "changed": {"deb/tmux": ["3", "4"]}},
@@ -137,9 +137,9 @@ def test_what_two_images_have_otherwise(registry: Registry, engine: Engine, sett
 def test_evidence_is_shown(registry: Registry, engine: Engine, settings: Settings) -> None:
     subject = image(registry, OLD, b"layer")
     packages(registry, subject, engine, tmux="3")
-    found = json.loads(refit(settings, "evidence", OLD, "--json").stdout)
-    assert found["digest"] == subject.digest
-    assert [file["name"] for file in found["files"]] == [evidence.CHECKS, evidence.PACKAGES]
+    answer = json.loads(refit(settings, "evidence", OLD, "--json").stdout)
+    assert answer["digest"] == subject.digest
+    assert [file["name"] for file in answer["files"]] == [evidence.CHECKS, evidence.PACKAGES]
     assert refit(settings, "evidence", OLD, "--file", evidence.PACKAGES).stdout == '{"deb/tmux":"3"}'
     assert evidence.PACKAGES in refit(settings, "evidence", OLD).stdout
 

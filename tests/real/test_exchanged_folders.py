@@ -73,12 +73,12 @@ class Canary:
         assert self._seen() == self._before
 
     def _seen(self) -> list[object]:
-        found = []
+        results = []
         for path in [self.folder, *sorted(self.folder.iterdir())]:
             status = path.lstat()
             content = path.read_bytes() if path.is_file() and status.st_size < 1000 else b""
-            found.append((path.name, status.st_mode, status.st_uid, status.st_size, status.st_mtime_ns, content))
-        return found
+            results.append((path.name, status.st_mode, status.st_uid, status.st_size, status.st_mtime_ns, content))
+        return results
 
 
 def fill(folder: Path, content: bytes, uid: int = 0) -> None:

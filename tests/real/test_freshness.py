@@ -37,9 +37,9 @@ def test_no_program_is_started_until_the_mirror_moves(
     first = next(iter(record["parts"].values()))
     first["offers"]["libc6"] = ["1.0 an-older-file"]
     file.write_text(json.dumps(record))
-    found = freshness.look_at_system(base_recipe, own).finding
-    assert found.verdict is Verdict.changed
-    assert "libc6" in found.reason
+    finding = freshness.look_at_system(base_recipe, own).finding
+    assert finding.verdict is Verdict.changed
+    assert "libc6" in finding.reason
 
 
 def test_the_catalogs_own_lock_is_looked_at_against_the_index(catalog: Catalog, own: Settings) -> None:

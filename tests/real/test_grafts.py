@@ -316,11 +316,11 @@ def test_whatever_is_carried_is_what_a_build_gives(bench: Bench, kind: str) -> N
             except (RefitError, ValueError):  # there is no building it on this one
                 made.append(None)
         for at, image in enumerate(made):
-            for other, wanted in enumerate(made):
+            for other, one in enumerate(made):
                 if image is None or at == other:
                     continue
                 carried = bench.carried(stage, f"{kind} {number} {at}", parents[other])
-                assert carried is None or carried == wanted, (stage.text, at, other)
+                assert carried is None or carried == one, (stage.text, at, other)
                 counted["carried" if carried else "refused"] += 1
     print(f"{counted['carried']} carried, {counted['refused']} refused")
     assert counted.total() >= at_least and min(counted.values()) >= at_least / 10

@@ -50,12 +50,12 @@ def write_program(path: Path, text: str) -> None:
 
 def test_what_works_is_found_out_once(fresh: Settings, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "refit.command")
-    found = tools.facts(fresh)
-    assert found.runtime in tools.RUNTIMES
-    assert found.isolation in tools.ISOLATIONS
-    assert not found.network_problem
+    facts = tools.facts(fresh)
+    assert facts.runtime in tools.RUNTIMES
+    assert facts.isolation in tools.ISOLATIONS
+    assert not facts.network_problem
     caplog.clear()
-    assert tools.facts(fresh) == found
+    assert tools.facts(fresh) == facts
     assert caplog.messages == []  # no program was started for it
     assert not list(fresh.home.glob("trial-*"))
     assert ours(fresh) == []
@@ -79,12 +79,12 @@ def test_no_runtime_works(fresh: Settings, tmp_path: Path) -> None:
 
 
 def test_another_boot_forgets_what_was_true_until_then(fresh: Settings) -> None:
-    found = tools.facts(fresh)
+    facts = tools.facts(fresh)
     stale = tools.runtime_folder(fresh) / "stale"
     stale.touch()
     file = fresh.home / "host.json"
-    file.write_text(file.read_text().replace(found.boot, "an-earlier-boot"))
-    assert tools.facts(fresh) == found
+    file.write_text(file.read_text().replace(facts.boot, "an-earlier-boot"))
+    assert tools.facts(fresh) == facts
     assert not stale.exists()
 
 

@@ -127,8 +127,8 @@ def test_commands_list_it_and_plan_it_and_a_run_moves_it(scene: Scene, monkeypat
         (result,) = migrate_sessions([NAME], image)
     assert result.moved, result
     assert scene.is_on(image) and "cleaned" in refit("migrate", "history", NAME)
-    (found,) = others(scene.settings)
-    assert found.ok and "1 sessions of others are seen, 1 of them" in found.seen
+    (session,) = others(scene.settings)
+    assert session.ok and "1 sessions of others are seen, 1 of them" in session.seen
 
 
 def test_the_hub_starts_it_with_the_new_image_and_its_other_options(scene: Scene) -> None:

@@ -175,8 +175,8 @@ def test_the_web_terminal(house: House, shell: Session) -> None:
 def test_a_port_of_a_session_and_an_ide_that_stands_in_for_rstudio(house: House, shell: Session, below: str) -> None:
     """A program that knows its base path, and one that doesn't. A guest opens its address, and nothing before."""
     port = below.rpartition("/")[2]
-    known = f"/session/shell/{below}" if "absolute" in below else ""
-    call = ["python3", "-c", STAND_IN.read_text(), port, known]
+    session_path = f"/session/shell/{below}" if "absolute" in below else ""
+    call = ["python3", "-c", STAND_IN.read_text(), port, session_path]
     house.hub.sessions.execute("shell", ["sh", "-c", 'setsid "$@" >/dev/null 2>&1 &', "sh", *call])
 
     def works(page: Page) -> None:
@@ -185,16 +185,16 @@ def test_a_port_of_a_session_and_an_ide_that_stands_in_for_rstudio(house: House,
         expect(page.locator("#wide")).to_have_text("refused")  # a worker that answers for all of the host
         expect(page.locator("#worker")).to_have_text("by the worker")
         cookies = page.locator("#cookies").inner_text()
-        assert "forged" not in cookies and ("theme=dark" in cookies or not known)
+        assert "forged" not in cookies and ("theme=dark" in cookies or not session_path)
         page.evaluate("(name) => save(name)", f"saved-{port}")
         wait_until((shell.home / f"saved-{port}").exists)
 
-    works(house.open("shell", f"{below}/" if known else f"{below}/page"))
+    works(house.open("shell", f"{below}/" if session_path else f"{below}/page"))
     guest, hub = house.guest, house.hub
     guest.page.context.clear_cookies(name=re.compile("^username-"))  # of an earlier visit
     hub.refit("session", "share", "shell", "--with", guest.name)
     page = guest.listen(guest.page.context.new_page())
-    page.goto(f"{house.host}/session/shell/{below}/" if known else f"{house.host}/session/shell/{below}/page")
+    page.goto(f"{house.host}/session/shell/{below}/" if session_path else f"{house.host}/session/shell/{below}/page")
     if (button := page.get_by_role("button", name="Open the session")).is_visible():
         button.click()
     works(page)

@@ -49,10 +49,9 @@ class Host:
     def keys(self) -> PersonKeys:
         return PersonKeys(self.sessions.store.database)
 
-    def laptop(self, person: str, *, known: bool = True) -> Laptop:
+    def laptop(self, person: str) -> Laptop:
         laptop = Laptop.make(self.settings, person, self.folder / f"{person}-{next(_NUMBERS)}", self.keys)
-        if known:
-            laptop.tell_key()
+        laptop.tell_key()
         laptop.configure()
         return laptop
 

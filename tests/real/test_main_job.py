@@ -121,8 +121,8 @@ def test_a_build_started_in_the_ui_finds_everything_built(prefect: httpx.Client)
 def test_a_mistake_is_the_runs_message(prefect: httpx.Client) -> None:
     run = launch(prefect, "build-profiles", release="2026b")
     wait_until(lambda: state(prefect, run) in FINAL)
-    found = prefect.get(f"/flow_runs/{run}").json()
-    assert found["state_type"] == "FAILED" and "There is no release '2026b'" in found["state"]["message"]
+    answer = prefect.get(f"/flow_runs/{run}").json()
+    assert answer["state_type"] == "FAILED" and "There is no release '2026b'" in answer["state"]["message"]
 
 
 def sleepers(seconds: str) -> list[psutil.Process]:

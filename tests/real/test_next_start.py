@@ -41,8 +41,8 @@ class Scene(moving.Scene):
     def newest(self, image: str, profile: str = PROFILE) -> str:
         """The alias of a profile points at this image from now on, and its rollout has begun."""
         repository = self.settings.repository
-        found = self.registry.manifest(repository, image)
-        self.registry.put_manifest(repository, f"{profile}_{RELEASE}", found.content, found.media_type)
+        manifest = self.registry.manifest(repository, image)
+        self.registry.put_manifest(repository, f"{profile}_{RELEASE}", manifest.content, manifest.media_type)
         Rollouts(open_database(self.settings.database)).begin({(profile, RELEASE): image}, {}, "root")
         return image
 

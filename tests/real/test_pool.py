@@ -326,11 +326,11 @@ def test_snapshots_take_milliseconds_with_limits_too(bounded: LocalHomes) -> Non
 def test_doctor_says_which_homes_have_no_limit(bounded: LocalHomes, settings: Settings) -> None:
     assert list(doctor_sessions.bounds(settings)) == []
     session_of(bounded)
-    (found,) = doctor_sessions.bounds(settings)
-    assert found.ok, found.seen
+    (finding,) = doctor_sessions.bounds(settings)
+    assert finding.ok, finding.seen
     command.run(["install", "-d", "-o", str(UID + 1), settings.folder("homes") / "early"], root=True)
-    (found,) = doctor_sessions.bounds(settings)
-    assert not found.ok and "early" in found.seen and "refit home pool add" in found.hint
+    (finding,) = doctor_sessions.bounds(settings)
+    assert not finding.ok and "early" in finding.seen and "refit home pool add" in finding.hint
 
 
 def test_who_makes_subvolumes_in_their_home_has_no_more_room(bounded: LocalHomes) -> None:

@@ -123,8 +123,8 @@ def pruned(settings: Settings, in_use: InUse, policy: Policy = POLICY) -> Plan:
 
 def blobs(settings: Settings) -> set[str]:
     """The digests of all blobs that lie on the disk."""
-    found = (settings.home / "registry").glob("docker/registry/v2/blobs/sha256/*/*/data")
-    return {f"sha256:{path.parent.name}" for path in found}
+    files = (settings.home / "registry").glob("docker/registry/v2/blobs/sha256/*/*/data")
+    return {f"sha256:{path.parent.name}" for path in files}
 
 
 def whole(registry: Registry, repository: str, digest: str) -> bool:

@@ -242,9 +242,9 @@ def test_the_catalogs_own_image_is_fit_and_has_what_its_evidence_says(
     made = [Made(built.stage, built.key, built.digest, {}, "built") for built in tops]
     files, predicate = evidence.of_stages(jupyter_chain), provenance.predicate(profile, jupyter_chain, made)
     published = publish(profile, tops[-1], files, run_of(shared), predicate)
-    findings = {str(found["check"]): found for found in evidence.findings(registry, published.digest)}
+    findings = {str(one["check"]): one for one in evidence.findings(registry, published.digest)}
     assert list(findings) == ["ide", "pip", "imports", "stale", "secrets", "packages", "size"]
-    assert all(found["passed"] for found in findings.values())
+    assert all(one["passed"] for one in findings.values())
     pipfile = read_pipfile(profile.bundle.pythons["py311"] / "Pipfile")
     assert findings["imports"]["seen"] == f"{len(pipfile.everywhere(['packages', 'jupyter']))} packages"
     # The locks agree with the records of dpkg and pip inside.
@@ -273,7 +273,7 @@ def test_what_a_recipe_installs_by_itself_is_told_and_in_the_evidence(
     )
     top = builder.build(Stage("own", Kind.instructions, base.stage, text), base)
     published = publish(profile, top, evidence.of_stages((base_stage,)), run_of(shared))
-    [told] = [found for found in evidence.findings(registry, published.digest) if found["check"] == "packages"]
+    [told] = [one for one in evidence.findings(registry, published.digest) if one["check"] == "packages"]
     assert told["passed"] and told["seen"] == "deb/own 1.0-1 is in no lock"
     assert evidence.packages(registry, published.digest) == {**evidence.packages_of((base_stage,)), "deb/own": "1.0-1"}
     stated = json.loads(evidence.read(registry, published.digest, evidence.SBOM))["components"]
@@ -300,7 +300,7 @@ def test_what_the_registry_has_lost_of_an_image_is_published_anew(
     published = publish_on(DAY, profile, base, shared)
     image, publications = registry.manifest(shared.repository, published.digest), Publications(shared, engine)
     for lost in ("configuration", "layer", "a file of its evidence", "its evidence"):
-        assert [found.tag for found in already([(profile, base.digest)], registry, publications)] == [published.tag]
+        assert [one.tag for one in already([(profile, base.digest)], registry, publications)] == [published.tag]
         attached = evidence.newest(registry, published.digest)
         assert attached
         config, layer, file = image.part_digests[0], image.part_digests[-1], attached.part_digests[-1]
@@ -312,5 +312,5 @@ def test_what_the_registry_has_lost_of_an_image_is_published_anew(
         assert already([(profile, base.digest)], registry, publications) == (), lost
         again = publish_on(DAY + datetime.timedelta(days=1), profile, base, shared)
         assert (again.tag, again.digest, again.new) == (published.tag, published.digest, False)
-    assert [found.tag for found in already([(profile, base.digest)], registry, publications)] == [published.tag]
+    assert [one.tag for one in already([(profile, base.digest)], registry, publications)] == [published.tag]
     assert PACKAGES.items() <= evidence.packages(registry, published.digest).items()

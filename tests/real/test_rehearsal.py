@@ -94,9 +94,15 @@ def test_an_image_shows_what_it_can_and_the_session_never_knows(scene: Scene) ->
     scene.hook(WRITES)
     scene.sessions.execute(NAME, ["test", "-x", COMMAND_INSIDE])  # as the session itself has it
     before = manifest(session.home)
-    found = scene.rehearse(session, scene.image("alone", ALONE))
-    assert [finding.check for finding in found.findings if finding.passed] == ["start", "home", "ide", "hook", "steady"]
-    assert not found.failed and not found.skipped
+    rehearsal = scene.rehearse(session, scene.image("alone", ALONE))
+    assert [finding.check for finding in rehearsal.findings if finding.passed] == [
+        "start",
+        "home",
+        "ide",
+        "hook",
+        "steady",
+    ]
+    assert not rehearsal.failed and not rehearsal.skipped
     assert manifest(session.home) == before
     scene.sessions.wait_ready(session)
     scene.check_nothing_is_left()
@@ -106,9 +112,9 @@ def test_an_image_shows_what_it_can_and_the_session_never_knows(scene: Scene) ->
 def test_the_hook_of_a_session_has_its_word_in_a_rehearsal(scene: Scene) -> None:
     session = scene.create(scene.image("old"))
     scene.hook('echo "$1: no CUDA, $REFIT_REHEARSAL"; exit 3')
-    found = scene.rehearse(session, session.image)
-    assert found.failed and found.findings[-1].check == "hook"
-    assert f"Its hook ~/{PROOF} ended with exit code 3: moved: no CUDA, 1." in found.findings[-1].seen
+    rehearsal = scene.rehearse(session, session.image)
+    assert rehearsal.failed and rehearsal.findings[-1].check == "hook"
+    assert f"Its hook ~/{PROOF} ended with exit code 3: moved: no CUDA, 1." in rehearsal.findings[-1].seen
     scene.check_nothing_is_left()
 
 
@@ -118,8 +124,8 @@ def test_a_rehearsal_leaves_the_cores_to_sessions(scene: Scene) -> None:
     asks = "cat /sys/fs/cgroup/cpu.weight 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.shares"
     there = int(scene.sessions.execute(NAME, ["sh", "-c", asks]))
     scene.hook(f"echo it has $({asks}) of {there}; exit 3")
-    found = scene.rehearse(session, session.image)
-    (here,) = re.findall(rf"it has (\d+) of {there}", found.findings[-1].seen)
+    rehearsal = scene.rehearse(session, session.image)
+    (here,) = re.findall(rf"it has (\d+) of {there}", rehearsal.findings[-1].seen)
     assert 4 * int(here) <= there
 
 
@@ -144,8 +150,8 @@ def test_a_machine_without_free_cores_is_no_fault_of_the_image(scene: Scene) -> 
 @pytest.mark.long
 def test_an_image_that_cant_is_told_with_its_last_words(scene: Scene) -> None:
     session = scene.create(scene.image("old"))
-    found = scene.rehearse(session, scene.image("ends", "echo broken >&2; exit 3"))
-    assert found.failed and "broken" in found.findings[-1].seen
+    rehearsal = scene.rehearse(session, scene.image("ends", "echo broken >&2; exit 3"))
+    assert rehearsal.failed and "broken" in rehearsal.findings[-1].seen
     scene.sessions.wait_ready(session)
     scene.check_nothing_is_left()
 
@@ -153,9 +159,9 @@ def test_an_image_that_cant_is_told_with_its_last_words(scene: Scene) -> None:
 @pytest.mark.long
 def test_jupyterlab_executes_a_cell_in_a_rehearsal(scene: Scene, jupyter_image: str) -> None:
     session = scene.create(jupyter_image, JUPYTER)
-    found = scene.rehearse(session, jupyter_image, rehearsal_memory=1.0, ready_timeout_seconds=60.0)
-    assert not found.failed, found.findings
-    assert [finding.check for finding in found.findings] == ["start", "home", "ide", "cell", "hook", "steady"]
+    rehearsal = scene.rehearse(session, jupyter_image, rehearsal_memory=1.0, ready_timeout_seconds=60.0)
+    assert not rehearsal.failed, rehearsal.findings
+    assert [finding.check for finding in rehearsal.findings] == ["start", "home", "ide", "cell", "hook", "steady"]
     scene.check_nothing_is_left()
 
 
@@ -164,9 +170,9 @@ def test_a_kernel_that_is_slow_to_begin_isnt_taken_for_dead(scene: Scene, jupyte
     session = scene.create(jupyter_image, JUPYTER)
     write = f"mkdir -p $(dirname {SETTINGS}) && cat >{SETTINGS}"
     scene.sessions.execute(NAME, ["sh", "-euc", write], stdin=SLOW)
-    found = scene.rehearse(session, jupyter_image, rehearsal_memory=1.0, ready_timeout_seconds=60.0)
-    assert not found.failed, found.findings
-    assert "cell" in {finding.check for finding in found.findings}
+    rehearsal = scene.rehearse(session, jupyter_image, rehearsal_memory=1.0, ready_timeout_seconds=60.0)
+    assert not rehearsal.failed, rehearsal.findings
+    assert "cell" in {finding.check for finding in rehearsal.findings}
     scene.check_nothing_is_left()
 
 
@@ -179,8 +185,8 @@ def test_where_memory_or_space_is_short_there_is_no_rehearsal_and_it_says_so(
     scene: Scene, changed: dict[str, float], why: str
 ) -> None:
     session = scene.create(scene.image("old"))
-    found = scene.rehearse(session, session.image, **changed)
-    assert why in found.skipped and not found.failed and not found.findings
+    rehearsal = scene.rehearse(session, session.image, **changed)
+    assert why in rehearsal.skipped and not rehearsal.failed and not rehearsal.findings
     scene.check_nothing_is_left()
 
 
@@ -188,8 +194,8 @@ def test_where_memory_or_space_is_short_there_is_no_rehearsal_and_it_says_so(
 def test_one_that_eats_its_memory_is_ended_and_says_so(scene: Scene) -> None:
     session = scene.create(scene.image("old"))
     eat = "python3 -c 'b = [bytearray(1 << 24) for _ in range(100)]' || exit 7"
-    found = scene.rehearse(session, scene.image("eats", eat))
-    assert found.failed
+    rehearsal = scene.rehearse(session, scene.image("eats", eat))
+    assert rehearsal.failed
     scene.check_nothing_is_left()
 
 
@@ -266,8 +272,8 @@ def test_in_the_pool_the_copy_is_a_snapshot(
         session = scene.create(scene.image("old"))
         assert session.home in LocalHomes(settings).pool
         before = manifest(session.home)
-        found = scene.rehearse(session, scene.image("alone", ALONE))
-        assert not found.failed and not found.skipped
+        rehearsal = scene.rehearse(session, scene.image("alone", ALONE))
+        assert not rehearsal.failed and not rehearsal.skipped
         assert manifest(session.home) == before
         scene.check_nothing_is_left()
         sessions.remove(NAME, purge=True)

@@ -252,8 +252,8 @@ def test_two_sessions_side_by_side_cant_read_each_others_homes(
     assert command.run([*call[:1], f"--reuid={ana.uid}", *call[2:]], root=True, cwd=ana.home).stdout == "of ana"
     with pytest.raises(RefitError, match="No such file"):
         sessions.execute(ben.name, ["cat", str(ana.home / "private.txt")])
-    found = sessions.execute(ben.name, ["sh", "-c", "find / -name private.txt -not -path '/proc/*' 2>/dev/null; true"])
-    assert found == ""
+    result = sessions.execute(ben.name, ["sh", "-c", "find / -name private.txt -not -path '/proc/*' 2>/dev/null; true"])
+    assert result == ""
     with pytest.raises(JupyterError, match="refuses"):
         Jupyter(sessions.direct_url(ana), sessions.token(ben)).used()
 

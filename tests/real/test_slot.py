@@ -61,11 +61,11 @@ class Pod:
 
     def programs_of(self, argv: str) -> list[int]:
         """The processes in it with these arguments."""
-        found = list[int]()
+        result = list[int]()
         for each in psutil.Process(self.first).children(recursive=True):
             with suppress(psutil.NoSuchProcess):  # it has ended meanwhile, or nobody has waited for it
-                found += [each.pid] if " ".join(each.cmdline()) == argv else []
-        return found
+                result += [each.pid] if " ".join(each.cmdline()) == argv else []
+        return result
 
     def end(self) -> None:
         """Stop it within a second."""

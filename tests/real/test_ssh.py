@@ -90,7 +90,7 @@ def desk(
     sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, variables)
     try:
         public = read_keys(key.with_suffix(".pub").read_text(), "mine.pub")
-        change_keys(sessions, NAME, lambda known: added(known, public))
+        change_keys(sessions, NAME, lambda keys: added(keys, public))
         services.up(settings, only=["forwarder"])
         yield Desk(settings, sessions, key, (old, new))
     finally:
@@ -158,9 +158,9 @@ def test_who_may_log_in_changes_at_once_and_strangers_never_may(desk: Desk, tmp_
     with pytest.raises(ProgramFailed, match="Permission denied"):
         stranger.run("true")
     public = read_keys(stranger.key.with_suffix(".pub").read_text(), "other.pub")
-    change_keys(desk.sessions, NAME, lambda known: added(known, public))
+    change_keys(desk.sessions, NAME, lambda keys: added(keys, public))
     assert stranger.run("whoami") == desk.run("whoami") == "dev"
-    change_keys(desk.sessions, NAME, lambda known: without(known, ["other"]))
+    change_keys(desk.sessions, NAME, lambda keys: without(keys, ["other"]))
     with pytest.raises(ProgramFailed, match="Permission denied"):
         stranger.run("true")
 
@@ -189,5 +189,5 @@ def test_the_private_host_key_is_the_sessions_alone_and_in_no_image_or_label(des
 
 @pytest.mark.long
 def test_a_rehearsal_shows_whether_people_could_log_in(desk: Desk) -> None:
-    found = rehearse(desk.settings, desk.sessions.homes, replace(desk.session, image=desk.other))
-    assert ("ssh", True) in {(finding.check, finding.passed) for finding in found.findings}, found
+    rehearsal = rehearse(desk.settings, desk.sessions.homes, replace(desk.session, image=desk.other))
+    assert ("ssh", True) in {(finding.check, finding.passed) for finding in rehearsal.findings}, rehearsal

@@ -52,11 +52,11 @@ def test_an_image_is_named_by_tag_or_digest(settings: Settings, ada: Session) ->
     assert targets([ada], TAG, settings) == targets([ada], digest, settings) == {(STEM, RELEASE): digest}
 
 
-@pytest.mark.parametrize("wanted", [f"{TAG[:-1]}2", "sha256:" + "0" * 64, "../tags/list", "no image"])
-def test_an_image_that_is_not_there_is_refused_with_the_nearest(settings: Settings, ada: Session, wanted: str) -> None:
+@pytest.mark.parametrize("name", [f"{TAG[:-1]}2", "sha256:" + "0" * 64, "../tags/list", "no image"])
+def test_an_image_that_is_not_there_is_refused_with_the_nearest(settings: Settings, ada: Session, name: str) -> None:
     image(settings, TAG, STEM)
     with pytest.raises(UnknownName, match="There is no image") as refused:
-        targets([ada], wanted, settings)
+        targets([ada], name, settings)
     assert TAG in str(refused.value)
 
 

@@ -46,8 +46,8 @@ def test_home_and_volumes_move_and_go_back_together(
     carrier = MoveExecutor.open(settings)
     sessions: Sessions = carrier.sessions
     scratch = sessions.homes.make_shared("scratch")
-    wanted = read_wanted(["data:/data", "scratch:/scratch", "models:/home/dev/models:ro"])
-    session = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, volumes=wanted)
+    volumes = read_wanted(["data:/data", "scratch:/scratch", "models:/home/dev/models:ro"])
+    session = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, volumes=volumes)
     sessions.execute(NAME, ["sh", "-euc", FILL])
     own, _, models = session.volumes
     before = [manifest(folder) for folder in (session.home, own.folder, models.folder)]
@@ -69,7 +69,7 @@ def test_home_and_volumes_move_and_go_back_together(
         reconfigure.remove_volume(sessions, f"{NAME}/data", own.folder)
     sessions.remove(NAME)
     assert manifest(own.folder) == before[1]
-    again = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, volumes=wanted)
+    again = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, volumes=volumes)
     assert again.volumes == session.volumes and sessions.execute(NAME, ["cat", "/data/rows"]) == "1\n"
     with pytest.raises(RefitError, match="runs"):
         reconfigure.add_volumes(sessions, NAME, read_wanted(["more:/more"]))

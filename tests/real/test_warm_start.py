@@ -53,8 +53,8 @@ class Scene:
     @property
     def slots(self) -> list[str]:
         """Those in which a home is; the others are empty."""
-        found = [slot for slot in (self.settings.home / "slots").iterdir() if (slot / HOME).stat().st_uid != 0]
-        return sorted(slot.name for slot in found)
+        slots = [slot for slot in (self.settings.home / "slots").iterdir() if (slot / HOME).stat().st_uid != 0]
+        return sorted(slot.name for slot in slots)
 
     def podman(self, *words: str) -> None:
         command.run([*tools.podman(self.settings), *words], root=True)

@@ -77,10 +77,10 @@ class EngineContract:
         generations = [replace(session, generation=number) for number in (1, 2, 10)]
         for generation in reversed(generations):
             engine.create(generation)
-        assert [found.made_from for found in engine.containers(session.name)] == generations
+        assert [one.made_from for one in engine.containers(session.name)] == generations
         engine.start(generations[1].container)
-        assert [found.running is Running.running for found in engine.containers(session.name)] == [False, True, False]
-        assert {found.name for found in engine.containers()} >= {made.container for made in generations}
+        assert [one.running is Running.running for one in engine.containers(session.name)] == [False, True, False]
+        assert {one.name for one in engine.containers()} >= {made.container for made in generations}
 
     def test_a_home_that_one_container_has_another_one_gets_only_when_that_has_ended(
         self, engine: Engine, session: Session

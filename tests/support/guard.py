@@ -35,11 +35,11 @@ def end_all(home: str) -> None:
     """
     clean = 0
     while clean < LOOKS:
-        found = [pid for pid in map(_number, Path("/proc").iterdir()) if pid and _has(pid, home)]
-        for pid in found:
+        pids = [pid for pid in map(_number, Path("/proc").iterdir()) if pid and _has(pid, home)]
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        clean = 0 if found else clean + 1
+        clean = 0 if pids else clean + 1
         time.sleep(BETWEEN)
     shutil.rmtree(home, ignore_errors=True)
 

@@ -79,8 +79,8 @@ class Hub:
         return people.get(person, {}).get(server, False)
 
     def container(self, session: str) -> tuple[str, int]:
-        [found] = self.sessions.engine.containers(session)
-        return found.name, found.pid
+        [result] = self.sessions.engine.containers(session)
+        return result.name, result.pid
 
     def check_routes(self) -> None:
         """Let the Hub compare its routes with the gateway's, as it does every 30 s."""

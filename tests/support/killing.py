@@ -163,6 +163,6 @@ def told_of(scene: Scene, pid: str) -> int:
     """A pid that Podman knows of the session's container."""
     container = scene.sessions.store.session(NAME).container
     asked = [*tools.podman(scene.settings), "container", "inspect", "--format", f"{{{{.State.{pid}}}}}", container]
-    found = int(command.run(asked, root=True).stdout)
-    assert found > 1
-    return found
+    result = int(command.run(asked, root=True).stdout)
+    assert result > 1
+    return result

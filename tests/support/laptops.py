@@ -63,11 +63,15 @@ class Laptop:
     @property
     def ssh(self) -> str:
         """How ssh is called: it finds homes in /etc/passwd, whatever HOME says."""
-        config, known = self.folder / ".ssh" / "own", self.folder / ".ssh" / "refit" / "known_hosts"
-        text = (self.folder / ".ssh" / "refit" / "config").read_text().replace("~/.ssh/refit/known_hosts", str(known))
+        config, known_hosts = self.folder / ".ssh" / "own", self.folder / ".ssh" / "refit" / "known_hosts"
+        text = (
+            (self.folder / ".ssh" / "refit" / "config")
+            .read_text()
+            .replace("~/.ssh/refit/known_hosts", str(known_hosts))
+        )
         alone = f"Host *\n  IdentityFile {self.key}\n  IdentityAgent none\n  IdentitiesOnly yes\n  BatchMode yes\n"
         # That of the jump host is checked, too.
-        whole = f"{text}\n{alone}  UserKnownHostsFile {known}\n  StrictHostKeyChecking yes\n"
+        whole = f"{text}\n{alone}  UserKnownHostsFile {known_hosts}\n  StrictHostKeyChecking yes\n"
         write_whole(config, whole)  # a program of ssh that was called just now may be reading it
         return f"ssh -F {shlex.quote(str(config))}"
 

@@ -36,8 +36,8 @@ def way_to_debian(authority: Authority | None = None) -> Iterator[Way]:
         def do_GET(self) -> None:
             url = self.path if self.path.startswith("http") else ARCHIVE + self.path
             way.asked.append(url)
-            wanted = {name: self.headers[name] for name in ("If-Modified-Since", "Range") if name in self.headers}
-            with client.stream("GET", url, headers=wanted) as answer:
+            body = {name: self.headers[name] for name in ("If-Modified-Since", "Range") if name in self.headers}
+            with client.stream("GET", url, headers=body) as answer:
                 self.send_response(answer.status_code)
                 for name in _PASSED_ON:
                     if name in answer.headers:

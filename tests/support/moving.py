@@ -97,7 +97,7 @@ def _asked(sessions: Sessions, session: Session, path: str) -> list[dict[str, An
 
 def manifest(home: Path, without: tuple[str, ...] = ()) -> dict[str, tuple[object, ...]]:
     """Every path in a home with what must survive: kind and mode, owner, links, time of change, content."""
-    found = {}
+    results = {}
     for path in sorted(home.rglob("*")):
         inside = path.relative_to(home)
         if inside.parts[0] in without:
@@ -107,8 +107,8 @@ def manifest(home: Path, without: tuple[str, ...] = ()) -> dict[str, tuple[objec
         plain = path.is_file() and not path.is_symlink()
         content = hashlib.sha256(path.read_bytes()).hexdigest() if plain else link
         links, changed = (status.st_nlink, status.st_mtime_ns) if plain else (0, 0)
-        found[str(inside)] = (oct(status.st_mode), status.st_uid, status.st_gid, links, changed, content)
-    return found
+        results[str(inside)] = (oct(status.st_mode), status.st_uid, status.st_gid, links, changed, content)
+    return results
 
 
 def check_nothing_is_left(settings: Settings, sessions: Sessions, journal: Journal, name: str) -> None:

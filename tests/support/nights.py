@@ -145,5 +145,5 @@ def news(scene: Scene, package: str, version: str, needs: list[str] | None = Non
 def runs(prefect: httpx.Client, flow: str) -> list[dict[str, Any]]:
     """All runs of a flow that have begun, newest first."""
     asked = {"sort": "START_TIME_DESC", "flows": {"name": {"any_": [flow]}}}
-    found: list[dict[str, Any]] = prefect.post("/flow_runs/filter", json=asked).raise_for_status().json()
-    return [run for run in found if run["start_time"]]
+    answer: list[dict[str, Any]] = prefect.post("/flow_runs/filter", json=asked).raise_for_status().json()
+    return [run for run in answer if run["start_time"]]

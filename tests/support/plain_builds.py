@@ -51,5 +51,5 @@ def build(tmp_path: Path, shared: Settings, registry: Registry) -> Build:
 def differing(settings: Settings, registry: Registry, one: str, other: str) -> set[str]:
     """The differences between two images, beside their history."""
     images = (registry.manifest(registry.stages, digest) for digest in (one, other))
-    found = compare(Trees(settings, registry), registry.stages, *images)
-    return {f"{one.sort} {one.name}" for one in found} - {f"history {number:03}" for number in range(100)}
+    result = compare(Trees(settings, registry), registry.stages, *images)
+    return {f"{one.sort} {one.name}" for one in result} - {f"history {number:03}" for number in range(100)}

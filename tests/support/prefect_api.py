@@ -79,16 +79,16 @@ def post(client: httpx.Client, path: str, body: object) -> Any:
     return ask(client, "POST", path, body)
 
 
-def request_run(client: httpx.Client, deployment: str, **wanted: Any) -> httpx.Response:
+def request_run(client: httpx.Client, deployment: str, **fields: Any) -> httpx.Response:
     """Ask for a run of a deployment, as the UI does: one run, however often the request has to be sent."""
-    found = client.get(f"/deployments/name/{deployment}").raise_for_status().json()["id"]
-    body = {"state": {"type": "SCHEDULED"}, "idempotency_key": str(uuid4()), **wanted}
-    return client.post(f"/deployments/{found}/create_flow_run", json=body)
+    answer = client.get(f"/deployments/name/{deployment}").raise_for_status().json()["id"]
+    body = {"state": {"type": "SCHEDULED"}, "idempotency_key": str(uuid4()), **fields}
+    return client.post(f"/deployments/{answer}/create_flow_run", json=body)
 
 
-def start_run(client: httpx.Client, deployment: str, **wanted: Any) -> str:
+def start_run(client: httpx.Client, deployment: str, **fields: Any) -> str:
     """The id of a new run of a deployment."""
-    return str(request_run(client, deployment, **wanted).raise_for_status().json()["id"])
+    return str(request_run(client, deployment, **fields).raise_for_status().json()["id"])
 
 
 def cancel_run(client: httpx.Client, run: str) -> None:

@@ -46,8 +46,8 @@ class Fake:
         if request.command == "PUT":
             content: bytes = request.body  # type: ignore[attr-defined]
             return self._put(repository, name, content) if sort == "manifests" else self._store(repository, content)
-        found = (self.manifests if sort == "manifests" else self.blobs).get((repository, name))
-        return NOT_THERE if found is None else (200, {"Content-Type": MANIFEST}, found)
+        content = (self.manifests if sort == "manifests" else self.blobs).get((repository, name))
+        return NOT_THERE if content is None else (200, {"Content-Type": MANIFEST}, content)
 
     def _begin(self, repository: str, digest: str, source: str) -> Answer:
         return self._store(repository, self.blobs[source, digest]) if (source, digest) in self.blobs else UPLOAD
@@ -68,14 +68,14 @@ class Fake:
     def _referrers(self, subject: str, path: str, page: int) -> Answer:
         if not self.tells:
             return NOT_THERE
-        found = [content for content in reversed(self.referring) if subject == _subject(content)]
+        referrers = [content for content in reversed(self.referring) if subject == _subject(content)]
         listed = [
             descriptor(
                 MANIFEST, content, **{name: json.loads(content)[name] for name in ("artifactType", "annotations")}
             )
-            for content in found[page : page + 1]
+            for content in referrers[page : page + 1]
         ]
-        following = {"Link": f'<{path}?page={page + 1}>; rel="next"'} if found[page + 1 :] else {}
+        following = {"Link": f'<{path}?page={page + 1}>; rel="next"'} if referrers[page + 1 :] else {}
         return 200, following, canonical({"schemaVersion": 2, "manifests": listed})
 
     def lose(self, digest: str) -> None:

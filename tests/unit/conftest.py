@@ -20,8 +20,8 @@ with lazily(globals()):
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Fleet]:
     """Simulated sessions under the real carrier, journal and database."""
-    with fleet(tmp_path / "home") as found:
-        yield found
+    with fleet(tmp_path / "home") as simulated:
+        yield simulated
 
 
 @pytest.fixture

@@ -142,8 +142,8 @@ def test_a_patch_is_held_against_its_limit_without_the_base() -> None:
 def test_real_images_are_to_be_the_fastest_of_all_in_each_case() -> None:
     planned = ReleasePlan((load.load_catalog(ROOT).releases["2026a"].profiles[0],), GRAPH, Plan({}))
     runs = [Run(30.0, {}), Run(1.0, {}), PATCHED]
-    found = real.rows(planned, runs, {"naive": [40.0], "layers": [29.0, 1.5, 30.0]}, {"bake": "no daemon"})
-    assert [(row.ours, row.reached, len(row.peers)) for row in found] == [
+    result = real.rows(planned, runs, {"naive": [40.0], "layers": [29.0, 1.5, 30.0]}, {"bake": "no daemon"})
+    assert [(row.ours, row.reached, len(row.peers)) for row in result] == [
         (30, False, 2),
         (1, True, 1),
         (2, True, 1),

@@ -43,37 +43,37 @@ def release(root: Path, name: str, more: str = "", first: object = None) -> None
         (root / "releases" / f"{name}.lock").write_text(json.dumps(first))
 
 
-def wanted(catalog: Catalog) -> list[lock_requirements.Target]:
+def locked_bundles(catalog: Catalog) -> list[lock_requirements.Target]:
     return lock_requirements.targets(catalog.releases.values())
 
 
 def test_a_release_that_is_not_cut_has_no_bounds(root: Path) -> None:
     release(root, "2026b")
-    [target] = wanted(load.load_catalog(root))
+    [target] = locked_bundles(load.load_catalog(root))
     assert target.bounds is None
 
 
 def test_a_release_that_is_cut_holds_the_lock_of_all_that_share_it(root: Path) -> None:
     release(root, "2026b", "reach: {CertiFi: any}\n", FIRST)
-    [target] = wanted(load.load_catalog(root))
+    [target] = locked_bundles(load.load_catalog(root))
     assert target.bounds and (target.bounds.release, target.bounds.reach) == ("2026b", {"certifi": Reach.any})
     release(root, "2026a", first=FIRST)
     with pytest.raises(RefitError, match="2026a and 2026b both hold the lock of minimal py311"):
-        wanted(load.load_catalog(root))
+        locked_bundles(load.load_catalog(root))
 
 
 def test_an_expired_exception_is_refused_with_its_line(root: Path) -> None:
     release(root, "2026a", EXCEPTIONS)
-    found = load.load_catalog(root).releases["2026a"]
-    lock_requirements.refuse_expired(found, root, date(2026, 11, 20))
+    catalog = load.load_catalog(root).releases["2026a"]
+    lock_requirements.refuse_expired(catalog, root, date(2026, 11, 20))
     with pytest.raises(Mistakes, match=r"2026a\.yaml:5: the exception for certifi \(CVE-1\) held until 2026-11-20"):
-        lock_requirements.refuse_expired(found, root, date(2026, 11, 21))
+        lock_requirements.refuse_expired(catalog, root, date(2026, 11, 21))
 
 
 def test_the_first_lock_is_written_down_once(root: Path) -> None:
     release(root, "2026a", first={"bundles": {}})
     catalog = load.load_catalog(root)
-    [target] = wanted(catalog)
+    [target] = locked_bundles(catalog)
     outcome = Lock("minimal", "deb12", "py311", lock_requirements.NOTHING)
     lock_requirements.write_down(catalog.releases["2026a"], [target], [RuntimeError()], root)
     assert not load.load_catalog(root).releases["2026a"].pins.began_with("minimal", "py311")
@@ -85,14 +85,14 @@ def test_the_first_lock_is_written_down_once(root: Path) -> None:
 
     file = root / "releases/2026a.lock"
     before = file.read_bytes()
-    lock_requirements.write_down(catalog.releases["2026a"], wanted(catalog), [outcome], root)
+    lock_requirements.write_down(catalog.releases["2026a"], locked_bundles(catalog), [outcome], root)
     assert file.read_bytes() == before
 
 
 def test_a_release_that_is_not_cut_gets_no_first_lock(root: Path) -> None:
     catalog = load.load_catalog(root)
     outcome = Lock("minimal", "deb12", "py311", lock_requirements.NOTHING)
-    lock_requirements.write_down(catalog.releases["2026a"], wanted(catalog), [outcome], root)
+    lock_requirements.write_down(catalog.releases["2026a"], locked_bundles(catalog), [outcome], root)
     assert not (root / "releases/2026a.lock").exists()
 
 
@@ -118,8 +118,8 @@ def test_vulnerabilities_come_from_the_file_of_the_settings(root: Path, tmp_path
     }
     (tmp_path / "osv.json").write_text(json.dumps([{"id": "CVE-1", "affected": [affected]}]))
     release(root, "2026a", first={"bundles": {"minimal": {"py311": locked}}})
-    found = wanted(load.load_catalog(root))
+    targets = locked_bundles(load.load_catalog(root))
     settings = Settings(home=tmp_path / "home", osv_file=tmp_path / "osv.json")
-    [[one]] = lock_requirements.unmended(found, settings)
+    [[one]] = lock_requirements.unmended(targets, settings)
     assert str(one) == f"requests {version}: CVE-1, mended in 99.0"
-    assert lock_requirements.unmended(found, Settings(home=tmp_path / "home", osv_service="")) == [()]
+    assert lock_requirements.unmended(targets, Settings(home=tmp_path / "home", osv_service="")) == [()]

@@ -24,15 +24,15 @@ FLOW = "from flows.prune_images import prune_images; prune_images(dry_run=True)"
 
 def left(mark: str) -> list[int]:
     """The processes with this among their variables."""
-    found = []
+    results = []
     for folder in Path("/proc").iterdir():
         try:
             variables = (folder / "environ").read_bytes().split(b"\0") if folder.name.isdecimal() else []
         except OSError:
             continue
         if mark.encode() in variables:
-            found.append(int(folder.name))
-    return found
+            results.append(int(folder.name))
+    return results
 
 
 @pytest.mark.parametrize("words", [("build",), ("lock",), ("prune",), ("nightly",), ("serve",), ("queue", "list")])

@@ -67,8 +67,8 @@ class TestSimulatedHomes(HomesContract):
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(tmp_path / "home") as found:
-        yield found
+    with fleet(tmp_path / "home") as simulated:
+        yield simulated
 
 
 @pytest.mark.slow

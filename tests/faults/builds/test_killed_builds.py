@@ -84,7 +84,7 @@ POINTS: dict[str, tuple[Callable[[], None], tuple[int, int, int]]] = {
 
 @pytest.mark.parametrize("where", some_long(POINTS, short="after the ledger, before the key's tag"))
 def test_killed_between_two_writes(fresh: Settings, expected: dict[str, str], where: str) -> None:
-    arm, wanted = POINTS[where]
+    arm, counts = POINTS[where]
     before = [executions(fresh, name) for name in expected]
 
     def work() -> None:
@@ -96,7 +96,7 @@ def test_killed_between_two_writes(fresh: Settings, expected: dict[str, str], wh
     assert process.exitcode == -signal.SIGKILL, "the process never came there"
     assert digests(build(fresh, chain())) == expected
     executed = [executions(fresh, name) - count for name, count in zip(expected, before, strict=True)]
-    assert tuple(executed) == wanted
+    assert tuple(executed) == counts
     assert {built.how for built in build(fresh, chain()).values()} == {"reused"}
     assert_clean(fresh)
 

@@ -143,12 +143,12 @@ def test_what_copies_ends_with_those_who_began_it(homes: LocalHomes, session: Se
     notes, target = tmp_path / "running", tmp_path / "target"
 
     def programs() -> list[psutil.Process]:
-        found = []
+        results = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if str(target) in process.cmdline():
-                    found.append(process)
-        return found
+                    results.append(process)
+        return results
 
     def copy() -> None:
         with command.recorded(notes), suppress(RefitError):

@@ -34,22 +34,22 @@ def leave_hook(sessions: Sessions, session: Session, script: str) -> None:
 
 def of_session(session: Session, *names: str) -> list[psutil.Process]:
     """The processes of a session that bear one of these names; its uid is nobody else's."""
-    found = []
+    results = []
     for process in psutil.process_iter(["name", "uids"]):
         uids = process.info["uids"]
         if uids and uids.real == session.uid and process.info["name"] in names:
-            found.append(process)
-    return found
+            results.append(process)
+    return results
 
 
 def engines_of_exec(settings: Settings) -> list[psutil.Process]:
     """The processes that hold a program in a container for Podman, while it runs."""
-    found = []
+    results = []
     for process in psutil.process_iter(["name", "cmdline"]):
         words = process.info["cmdline"] or []
         if process.info["name"] == "conmon" and "--exec-attach" in words and str(settings.home) in " ".join(words):
-            found.append(process)
-    return found
+            results.append(process)
+    return results
 
 
 # --- Hooks ----------------------------------------------------------------------------------------------------------

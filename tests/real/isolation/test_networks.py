@@ -55,8 +55,8 @@ def own_address(sessions: Sessions, session: Session) -> str:
 def addresses_of_this_machine() -> list[str]:
     """Those that others can ask for."""
     told = json.loads(command.run(["ip", "-4", "-json", "address"], root=True).stdout)
-    found = [each["local"] for link in told for each in link["addr_info"]]
-    return [address for address in found if not address.startswith("127.")]
+    addresses = [each["local"] for link in told for each in link["addr_info"]]
+    return [address for address in addresses if not address.startswith("127.")]
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def test_sessions_reach_neither_each_other_nor_this_machine(
 ) -> None:
     others = f"{own_address(sessions, ben)}:8888"
     before = addresses_of_this_machine()
-    found = tries(sessions, ana, others, *(f"{address}:{server}" for address in before))
+    result = tries(sessions, ana, others, *(f"{address}:{server}" for address in before))
     # Bridges of other homes come and go meanwhile, and an address that is gone is no longer this machine's.
     stayed = [address for address in before if address in addresses_of_this_machine()]
     gateway = sessions.execute(ana.name, ["sh", "-c", "grep host.containers.internal /etc/hosts | cut -f1"]).strip()
     assert gateway in stayed
     machine = [others, *(f"{address}:{server}" for address in stayed)]
-    assert {address: found[address] for address in machine} == dict.fromkeys(machine, "shut")
+    assert {address: result[address] for address in machine} == dict.fromkeys(machine, "shut")
     # Their people come in as before, and what they begin is answered.
     assert sessions.jupyter(ben).execute("6 * 7") == "42\n"
     assert tries(sessions, ben, f"{own_address(sessions, ben)}:8888") == {f"{own_address(sessions, ben)}:8888": "open"}

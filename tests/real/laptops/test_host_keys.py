@@ -106,9 +106,11 @@ def test_the_certificate_of_another_session_or_authority_is_refused(office: Offi
         for name, content in kept.items():
             _put(adas / name, content, owner if name == "host_key" else 0)
     assert first_answer(ada, "ada") == "ada"
-    known = ada.folder / ".ssh" / "refit" / "known_hosts"
+    known_hosts = ada.folder / ".ssh" / "refit" / "known_hosts"
     authority = office.sessions.ssh.certificates.authority().body
-    known.write_text(known.read_text().replace(authority, read_keys(kept["host_key.pub"].decode(), "ada")[0].body))
+    known_hosts.write_text(
+        known_hosts.read_text().replace(authority, read_keys(kept["host_key.pub"].decode(), "ada")[0].body)
+    )
     refused = ada.run("ada", "true")
     assert refused.returncode != 0 and "verification failed" in refused.stderr
 

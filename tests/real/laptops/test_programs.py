@@ -105,9 +105,9 @@ def test_a_connection_past_the_jump_host_ends_with_the_share_too(office: Office,
 def test_keys_of_a_session_of_its_own_stay_beside_those_of_people(office: Office, ada: Laptop) -> None:
     eve = office.stranger("eve")
     public = read_keys(eve.key.with_suffix(".pub").read_text(), "eve")
-    change_keys(office.sessions, "ada", lambda known: added(known, public))
+    change_keys(office.sessions, "ada", lambda keys: added(keys, public))
     assert office.sessions.ssh.keys("ada") == public and office.knows("ada", ada)
     later = ready(office, "ada")
     assert office.sessions.ssh.keys("ada") == public and office.knows("ada", later)
-    change_keys(office.sessions, "ada", lambda known: without(known, [public[0].fingerprint]))
+    change_keys(office.sessions, "ada", lambda keys: without(keys, [public[0].fingerprint]))
     assert not office.sessions.ssh.keys("ada") and office.knows("ada", later)

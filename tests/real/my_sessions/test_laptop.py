@@ -69,7 +69,7 @@ def test_refit_logs_in_from_a_laptop_and_its_token_is_its_persons_alone(hub: Hub
     surroundings = {"XDG_CONFIG_HOME": str(tmp_path), "PATH": "/bin", "COLUMNS": "300"}
     with subprocess.Popen(argv, env=surroundings, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout
-        link = next(found for line in program.stdout if (found := re.search(r"http\S+code=\S+", line)))[0]
+        link = next(match for line in program.stdout if (match := re.search(r"http\S+code=\S+", line)))[0]
         page = ada.client.get(link)
         [key] = re.findall(r'name="form" value="([^"]*)"', page.text)
         code = link.partition("code=")[2]

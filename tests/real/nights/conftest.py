@@ -61,8 +61,8 @@ def prefect(scene: Scene) -> Iterator[httpx.Client]:
     """The server, where a migration is planned whenever there is a new image."""
     serve(scene)
     with scene.api() as client:
-        found = client.get("/deployments/name/migrate-sessions/refit").raise_for_status().json()["id"]
-        action = {"type": "run-deployment", "source": "selected", "deployment_id": found}
+        answer = client.get("/deployments/name/migrate-sessions/refit").raise_for_status().json()["id"]
+        action = {"type": "run-deployment", "source": "selected", "deployment_id": answer}
         action["parameters"] = {"dry_run": True}
         ask(client, "POST", "/automations/", {**AUTOMATION, "actions": [action]})
         yield client

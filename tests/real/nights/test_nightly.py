@@ -47,9 +47,9 @@ def test_what_the_programs_of_a_stage_say_is_in_the_log_of_its_run(prefect: http
 def test_the_report_is_one_artifact_and_the_picture_of_the_stages_another(prefect: httpx.Client, first: Any) -> None:
     run = runs(prefect, "nightly")[-1]
     asked = {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}}
-    found = {artifact["key"]: artifact for artifact in prefect.post("/artifacts/filter", json=asked).json()}
-    artifact, plan = found.pop("nightly"), found.pop(f"plan-{RELEASE}")
-    assert not found and artifact["type"] == plan["type"] == "markdown"
+    answer = {artifact["key"]: artifact for artifact in prefect.post("/artifacts/filter", json=asked).json()}
+    artifact, plan = answer.pop("nightly"), answer.pop(f"plan-{RELEASE}")
+    assert not answer and artifact["type"] == plan["type"] == "markdown"
     assert plan["data"].startswith("![All stages](data:image/svg+xml;base64,")
     assert artifact["description"] == "2 new images, 0 unchanged"
     assert "| one py311 | +elk 1.0 |" in artifact["data"] and f"`{profile('two')}_{RELEASE}_" in artifact["data"]
@@ -61,8 +61,8 @@ def test_an_event_for_each_new_image_reaches_the_server_and_starts_what_waits_fo
     asked = {"filter": {"event": {"name": ["refit.profile.published"]}, "order": "ASC"}}
 
     def events() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = prefect.post("/events/filter", json=asked).raise_for_status().json()["events"]
-        return found
+        answer: list[dict[str, Any]] = prefect.post("/events/filter", json=asked).raise_for_status().json()["events"]
+        return answer
 
     wait_until(lambda: len(events()) >= 2)
     images = {image["profile"]: image for image in report(first)["images"]}

@@ -54,21 +54,21 @@ class Attacker:
     def deployment(self, **more: Any) -> str:
         """The id of a new deployment."""
         flow = post(self.api, "/flows/", {"name": "trial"})["id"]
-        wanted = {"name": str(uuid4()), "flow_id": flow, "entrypoint": TRIAL, "work_pool_name": POOL, **more}
-        return str(post(self.api, "/deployments/", wanted)["id"])
+        body = {"name": str(uuid4()), "flow_id": flow, "entrypoint": TRIAL, "work_pool_name": POOL, **more}
+        return str(post(self.api, "/deployments/", body)["id"])
 
     def run(self, deployment: str, **more: Any) -> str:
         """The id of a new run of it."""
-        wanted = {"state": {"type": "SCHEDULED"}, "parameters": self.parameters, **more}
-        return str(post(self.api, f"/deployments/{deployment}/create_flow_run", wanted)["id"])
+        body = {"state": {"type": "SCHEDULED"}, "parameters": self.parameters, **more}
+        return str(post(self.api, f"/deployments/{deployment}/create_flow_run", body)["id"])
 
     @property
     def parameters(self) -> dict[str, Any]:
         return {"wait": {"note": str(self.folder / "pids")}}
 
     def state(self, run: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.api.get(f"/flow_runs/{run}").raise_for_status().json()["state"]
-        return found
+        answer: dict[str, Any] = self.api.get(f"/flow_runs/{run}").raise_for_status().json()["state"]
+        return answer
 
     def ended(self, run: str) -> dict[str, Any]:
         wait_until(lambda: self.state(run)["type"] in FINAL)
@@ -119,11 +119,11 @@ def evil_file(folder: Path, mark: Path) -> str:
 
 def storage(attacker: Attacker) -> str:
     """A block that says where code is fetched from."""
-    found = attacker.api.get("/block_types/slug/local-file-system").raise_for_status().json()["id"]
-    schemas = post(attacker.api, "/block_schemas/filter", {"block_schemas": {"block_type_id": {"any_": [found]}}})
-    wanted = {"name": str(uuid4()), "block_type_id": found, "block_schema_id": schemas[0]["id"]}
+    answer = attacker.api.get("/block_types/slug/local-file-system").raise_for_status().json()["id"]
+    schemas = post(attacker.api, "/block_schemas/filter", {"block_schemas": {"block_type_id": {"any_": [answer]}}})
+    body = {"name": str(uuid4()), "block_type_id": answer, "block_schema_id": schemas[0]["id"]}
     data = {"basepath": str(attacker.folder)}
-    return str(post(attacker.api, "/block_documents/", {**wanted, "data": data})["id"])
+    return str(post(attacker.api, "/block_documents/", {**body, "data": data})["id"])
 
 
 def test_pull_steps_are_not_run(attacker: Attacker) -> None:
@@ -182,8 +182,8 @@ def test_what_a_pool_says_of_command_and_environment_does_not_matter(attacker: A
 
 def test_a_run_without_a_deployment_is_refused(attacker: Attacker) -> None:
     flow = post(attacker.api, "/flows/", {"name": "trial"})["id"]
-    wanted = {"flow_id": flow, "work_pool_name": POOL, "state": {"type": "SCHEDULED"}, "parameters": {}}
-    attacker.refused(str(post(attacker.api, "/flow_runs/", wanted)["id"]))
+    body = {"flow_id": flow, "work_pool_name": POOL, "state": {"type": "SCHEDULED"}, "parameters": {}}
+    attacker.refused(str(post(attacker.api, "/flow_runs/", body)["id"]))
 
 
 def test_a_pool_that_bears_refits_name_changes_nothing(attacker: Attacker) -> None:
@@ -191,8 +191,8 @@ def test_a_pool_that_bears_refits_name_changes_nothing(attacker: Attacker) -> No
     post(attacker.api, "/work_pools/", {"name": f"{name}x", "type": "process", "base_job_template": odd})
     post(attacker.api, "/work_pools/", {"name": name, "type": "process"})
     open_pool(attacker, name)
-    wanted = {"work_pool_name": name, "job_variables": {"command": attacker.touch}}
-    assert "job_variables" in attacker.refused(attacker.run(attacker.deployment(**wanted)))
+    body = {"work_pool_name": name, "job_variables": {"command": attacker.touch}}
+    assert "job_variables" in attacker.refused(attacker.run(attacker.deployment(**body)))
     for made in (name, f"{name}x"):
         attacker.api.delete(f"/work_pools/{made}").raise_for_status()
 
@@ -211,12 +211,12 @@ def test_an_automation_starts_nothing_else_either(attacker: Attacker) -> None:
     open_pool(attacker)
     deployment, event = attacker.deployment(pull_steps=[{SCRIPT: {"script": attacker.touch}}]), f"evil.{uuid4()}"
     action = {"type": "run-deployment", "source": "selected", "deployment_id": deployment}
-    wanted = {
+    body = {
         "name": str(uuid4()),
         "trigger": {"type": "event", "posture": "Reactive", "expect": [event], "threshold": 1, "within": 0},
         "actions": [{**action, "parameters": attacker.parameters, "job_variables": {"command": attacker.touch}}],
     }
-    automation = post(attacker.api, "/automations/", wanted)["id"]
+    automation = post(attacker.api, "/automations/", body)["id"]
     resource = {"prefect.resource.id": "evil"}
     happened = {"id": str(uuid4()), "event": event, "occurred": datetime.now(UTC).isoformat(), "resource": resource}
     post(attacker.api, "/events", [happened])

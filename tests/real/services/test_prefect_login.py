@@ -61,8 +61,8 @@ def test_without_the_login_nothing_is_answered(settings: Settings) -> None:
                 assert stranger.request(method, path).status_code in expected, (method, path)
         for wrong in ("refit:", f"refit:{password(settings)}x", f"root:{password(settings)}", "x"):
             word = base64.b64encode(wrong.encode()).decode()
-            found = stranger.get("/api/admin/version", headers={"Authorization": f"Basic {word}"})
-            assert found.status_code == 401
+            answer = stranger.get("/api/admin/version", headers={"Authorization": f"Basic {word}"})
+            assert answer.status_code == 401
 
 
 def test_a_token_against_forged_requests_is_for_those_who_are_logged_in(settings: Settings) -> None:

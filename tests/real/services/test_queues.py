@@ -104,10 +104,10 @@ def end_program(note: Path) -> None:
 
 def test_there_is_a_queue_for_each_system_and_the_worker_takes_from_both(person: Person) -> None:
     def workers() -> Any:
-        found = person.types("queue", "list", "--json")
-        return {queue["system"]: (queue["held"], len(queue["workers"])) for queue in yaml.safe_load(found)}
+        result = person.types("queue", "list", "--json")
+        return {queue["system"]: (queue["held"], len(queue["workers"])) for queue in yaml.safe_load(result)}
 
-    until(workers, lambda found: found == {"deb12": (False, 1), "deb13": (False, 1)})
+    until(workers, lambda seen: seen == {"deb12": (False, 1), "deb13": (False, 1)})
     assert "deb13 open 0 0 refit@" in person.types("queue").replace("│", "").replace("  ", " ")
     assert "no queue 'deb31'" in person.types("queue", "pause", "deb31", exit_code=1)
 
@@ -124,7 +124,7 @@ def test_what_is_held_does_not_start_and_the_other_does(queues: Person, tmp_path
 
 def test_a_purge_cancels_what_waits_and_nothing_else(queues: Person, tmp_path: Path) -> None:
     running = queues.waits("deb12", tmp_path / "running", seconds=ENDLESS)
-    until(lambda: pids(tmp_path / "running"), lambda found: len(found) == 2)
+    until(lambda: pids(tmp_path / "running"), lambda started: len(started) == 2)
     for system in ("deb12", "deb13"):
         queues.types("queue", "pause", system)
     waiting = [queues.waits("deb12", tmp_path / f"{n}") for n in range(2)]
@@ -151,9 +151,9 @@ def _schedule(person: Person, name: str) -> list[Run]:
     post(person.api, f"/deployments/{deployment}/schedules", cron)
     until_then = (datetime.now(UTC) + timedelta(days=3)).isoformat()
     post(person.api, f"/deployments/{deployment}/schedule", {"end_time": until_then})
-    wanted = {"flow_runs": {"deployment_id": {"any_": [deployment]}, "state": {"type": {"any_": ["SCHEDULED"]}}}}
-    found = post(person.api, "/flow_runs/filter", wanted)
-    later = [Run(person.api, run["id"]) for run in found if run["auto_scheduled"]]
+    body = {"flow_runs": {"deployment_id": {"any_": [deployment]}, "state": {"type": {"any_": ["SCHEDULED"]}}}}
+    answer = post(person.api, "/flow_runs/filter", body)
+    later = [Run(person.api, run["id"]) for run in answer if run["auto_scheduled"]]
     assert len(later) >= 2
     return later
 
@@ -162,7 +162,7 @@ def test_a_drain_waits_for_what_runs_wherever_it_was_started(queues: Person, tmp
     inside = queues.waits("deb12", tmp_path / "inside", seconds=ENDLESS)
     elsewhere = queues.waits("refit", tmp_path / "elsewhere", seconds=ENDLESS, tags=["refit-deb12"], name="elsewhere")
     for name in ("inside", "elsewhere"):
-        until(lambda name=name: pids(tmp_path / name), lambda found: len(found) == 2)
+        until(lambda name=name: pids(tmp_path / name), lambda started: len(started) == 2)
     said = queues.types("queue", "drain", "deb12", "--timeout", "0.5", exit_code=1)
     assert "not drained after 0.5 s" in said and "elsewhere" in said
 
@@ -210,9 +210,9 @@ def test_a_whole_release_leaves_what_is_held_in_its_queue(queues: Person) -> Non
 
 def _builds(person: Person) -> list[dict[str, Any]]:
     """The runs of `build-profiles`, newest first."""
-    wanted = {"flows": {"name": {"any_": ["build-profiles"]}}, "sort": "START_TIME_DESC"}
-    found: list[dict[str, Any]] = post(person.api, "/flow_runs/filter", wanted)
-    return found
+    body = {"flows": {"name": {"any_": ["build-profiles"]}}, "sort": "START_TIME_DESC"}
+    answer: list[dict[str, Any]] = post(person.api, "/flow_runs/filter", body)
+    return answer
 
 
 def test_a_worker_takes_only_what_its_machine_shall_build(queues: Person, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_run_from_the_ui_finds_the_settings_and_keeps_what_programs_were_calle
 def test_cancelling_ends_the_programs_of_a_run(prefect: httpx.Client, tmp_path: Path, in_a_thread: bool) -> None:
     note = tmp_path / "pids"
     run = launch(prefect, seconds=ENDLESS, note=str(note), in_a_thread=in_a_thread)
-    started = until(lambda: pids(note), lambda found: len(found) == 2)
+    started = until(lambda: pids(note), lambda began: len(began) == 2)
     assert all(psutil.pid_exists(pid) for pid in started)
     run.cancel()
     assert until(run.state, lambda state: state in FINAL) == "CANCELLED"
@@ -99,8 +99,8 @@ def test_cancelling_ends_the_programs_of_a_run(prefect: httpx.Client, tmp_path: 
 def test_nobody_chooses_command_or_environment_of_a_run(
     prefect: httpx.Client, tmp_path: Path, chosen: dict[str, Any]
 ) -> None:
-    wanted = {"wait": {"note": str(tmp_path / "pids")}}
-    answer = request_run(prefect, TRIAL, parameters=wanted, job_variables=chosen)
+    body = {"wait": {"note": str(tmp_path / "pids")}}
+    answer = request_run(prefect, TRIAL, parameters=body, job_variables=chosen)
     assert answer.status_code == 422
     assert f"'{next(iter(chosen))}' was unexpected" in answer.text
 
@@ -112,8 +112,8 @@ def test_wrong_parameters_are_refused_before_a_run_exists(prefect: httpx.Client)
 
 
 def test_the_automation_for_silent_runs_is_there_once(prefect: httpx.Client) -> None:
-    found = prefect.post("/automations/filter", json={}).json()
-    assert [(a["name"], a["enabled"], a["trigger"]["within"]) for a in found] == [
+    answer = prefect.post("/automations/filter", json={}).json()
+    assert [(a["name"], a["enabled"], a["trigger"]["within"]) for a in answer] == [
         ("Crash flow runs whose process is gone", True, 90.0)
     ]
 
@@ -123,10 +123,10 @@ def begins(settings: Settings, client: httpx.Client, **migration: Any) -> tuple[
     text = json.dumps(migration)
     deployed = deploy(settings, "flows.migrate_sessions", "migrate_sessions", REFIT_MIGRATION=text)
     assert deployed == "migrate-sessions/refit"
-    found = client.get(f"/deployments/name/{deployed}").raise_for_status().json()
+    answer = client.get(f"/deployments/name/{deployed}").raise_for_status().json()
     automations = client.post("/automations/filter", json={}).raise_for_status().json()
-    ours = [one for one in automations if one["actions"][0].get("deployment_id") == found["id"]]
-    return {one["slug"]: one for one in found["schedules"]}, ours
+    ours = [one for one in automations if one["actions"][0].get("deployment_id") == answer["id"]]
+    return {one["slug"]: one for one in answer["schedules"]}, ours
 
 
 @pytest.mark.long
@@ -188,7 +188,7 @@ def test_down_ends_the_programs_of_runs_and_deploying_settles_what_became_of_the
 ) -> None:
     note = tmp_path / "pids"
     run = launch(prefect, seconds=ENDLESS, note=str(note), in_a_thread=True)
-    started = until(lambda: pids(note), lambda found: len(found) == 2)
+    started = until(lambda: pids(note), lambda began: len(began) == 2)
     assert services.down(settings) == ("Prefect worker", "Prefect server", "Image registry")
     assert not [pid for pid in started if process_records.ProcessId.of(pid)]
     services.up(settings)

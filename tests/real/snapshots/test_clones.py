@@ -65,12 +65,12 @@ def test_a_clone_has_the_files_and_none_of_what_is_one_sessions_alone(sessions: 
     before = manifest(ada.home)
     new = cloned(sessions, ada)
     assert manifest(ada.home) == before
-    found = manifest(new.home)
+    files = manifest(new.home)
     gone = {".ssh", ".ssh/id_ed25519", ".config/refit/hold", "project/.git/index.lock", "ide.sock"}
     gone |= {".local/share/jupyter/runtime", ".local/share/jupyter/runtime/jpserver-1.json"}
-    assert before.keys() - found.keys() == gone and not found.keys() - before.keys()
-    assert {entry[1] for entry in found.values()} == {UID}
-    assert found["project/work.py"][0] == before["project/work.py"][0] and new.home.lstat().st_uid == UID
+    assert before.keys() - files.keys() == gone and not files.keys() - before.keys()
+    assert {entry[1] for entry in files.values()} == {UID}
+    assert files["project/work.py"][0] == before["project/work.py"][0] and new.home.lstat().st_uid == UID
     assert oct(new.home.stat().st_mode)[-3:] == "700" and (new.home / "link").readlink() == Path("/etc/shadow")
     assert Path("/etc/shadow").stat().st_uid == 0
     assert (new.volumes[0].folder / "rows").read_text() == "1" and new.volumes[0].folder.stat().st_uid == UID
@@ -91,14 +91,14 @@ def test_secrets_that_either_profile_names_stay_with_their_session(sessions: Ses
     (ada.home / "work").symlink_to("project")
     command.run(["chown", "-R", "-h", f"{ada.uid}:0", ada.home], root=True)
     before = manifest(ada.home)
-    found = manifest(cloned(sessions, ada, access=Access(secrets=("of-the-other", "project/work.py"))).home)
+    files = manifest(cloned(sessions, ada, access=Access(secrets=("of-the-other", "project/work.py"))).home)
     assert manifest(ada.home) == before and Path("/usr/bin/env").exists()
     secret = {".netrc", ".config/tool/token", "plain", "up", "out", "project/work.py"}
     whole = ("keys", "-rf", "dotfiles", ".ssh")
     secret |= {path for path in before if path in whole or path.startswith(tuple(f"{each}/" for each in whole))}
     others = {".config/refit/hold", "project/.git/index.lock", "ide.sock", ".local/share/jupyter/runtime"}
-    assert before.keys() - found.keys() == secret | others | {".local/share/jupyter/runtime/jpserver-1.json"}
-    assert {".config/tool/config", "work", "project/poetry.lock"} <= found.keys()
+    assert before.keys() - files.keys() == secret | others | {".local/share/jupyter/runtime/jpserver-1.json"}
+    assert {".config/tool/config", "work", "project/poetry.lock"} <= files.keys()
 
 
 def test_removing_either_takes_nothing_from_the_other(sessions: Sessions, ada: Session) -> None:

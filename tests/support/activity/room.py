@@ -128,11 +128,11 @@ class Room:
         request["content"]["allow_stdin"] = stdin
         with self.channel(f"/api/kernels/{kernel}/channels") as channel:
             channel.send(json.dumps(request))
-            wanted = ("input_request",) if stdin else ("execute_reply",) if ended else ("execute_input",)
+            kinds = ("input_request",) if stdin else ("execute_reply",) if ended else ("execute_input",)
             while True:
                 message = json.loads(channel.recv(timeout=PATIENCE))
                 ours = message["parent_header"].get("msg_id") == request["header"]["msg_id"]
-                if ours and message["header"]["msg_type"] in wanted:
+                if ours and message["header"]["msg_type"] in kinds:
                     return
 
 

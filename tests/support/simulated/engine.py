@@ -168,9 +168,9 @@ class SimulatedHomes:
             contents.setdefault(str(folder), {})
         return folder
 
-    def mounted(self, session: str, wanted: Wanted) -> Volume:
-        folder = self._folder / ".volumes" / session / check_name(wanted.name)
-        return Volume(wanted.name, wanted.path, folder, wanted.read_only, shared=False)
+    def mounted(self, session: str, mounts: Wanted) -> Volume:
+        folder = self._folder / ".volumes" / session / check_name(mounts.name)
+        return Volume(mounts.name, mounts.path, folder, mounts.read_only, shared=False)
 
     def make_volumes(self, session: Session) -> None:
         for volume in session.volumes:
@@ -201,8 +201,8 @@ class SimulatedHomes:
         return None
 
     def remove_volume(self, folder: Path) -> None:
-        for known in (self._world.uids, self._world.homes, self._world.owed):
-            known.pop(str(folder), None)
+        for one in (self._world.uids, self._world.homes, self._world.owed):
+            one.pop(str(folder), None)
 
     def remove(self, name: str) -> None:
         self._world.at("remove home", name)
@@ -275,12 +275,12 @@ class SimulatedHomes:
         self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False
     ) -> tuple[str, ...]:
         self._world.at("compare", session.name)
-        found = []
+        results = []
         for part, taken in self._taken(session, id).items():
             excepted = () if part.volume else tuple(except_paths)
             changes = differing(taken, self._world.homes[str(part.folder)], excepted)
-            found += [part.named(f"{how}: {path}") for path, how in changes.items()]
-        return tuple(found)
+            results += [part.named(f"{how}: {path}") for path, how in changes.items()]
+        return tuple(results)
 
     def restore(self, session: Session, id: str) -> None:
         self._world.at("restore", session.name)

@@ -94,14 +94,14 @@ class Fleet:
             "annotations": {"name": name},
         }
         manifest = json.dumps(document).encode()
-        found = digest(manifest)
-        self.references |= {digest(config): config, found: manifest, f"{PROFILE}_{RELEASE}": manifest}
-        self.world.images[found] = image
+        new = digest(manifest)
+        self.references |= {digest(config): config, new: manifest, f"{PROFILE}_{RELEASE}": manifest}
+        self.world.images[new] = image
         # Another process of this fleet may do the same just now.
         with suppress(IntegrityError), Transaction(self.database) as transaction, transaction.begin():
-            row = PublicationRow(digest=found, profile=PROFILE, release=RELEASE, key="of the fleet", at=now())
+            row = PublicationRow(digest=new, profile=PROFILE, release=RELEASE, key="of the fleet", at=now())
             transaction.merge(row)
-        return found
+        return new
 
     def add(self, number: int, image: str, access: Access = ACCESS) -> Session:
         """A session that runs, in whose home somebody worked."""
@@ -215,13 +215,13 @@ def fleet(
         settings = Settings(
             **place, lease_seconds=lease_seconds, migration=rules, stop_grace_seconds=1.0, warm_memory=0
         )
-        found = Fleet(settings, open_database(settings.database), World(), references)
-        found.world.current = found.generation
+        new = Fleet(settings, open_database(settings.database), World(), references)
+        new.world.current = new.generation
         try:
-            yield found
-            assert not found.world.violations, found.world.violations
+            yield new
+            assert not new.world.violations, new.world.violations
         finally:
-            found.database.dispose()
+            new.database.dispose()
 
 
 def sizes(world: World) -> Mapping[str, int]:

@@ -175,8 +175,8 @@ def _check(fleet: Fleet, session: Session, upsets: Upsets) -> str:
 def _check_held(fleet: Fleet, move: Move) -> None:
     assert move.damaged and "refit migrate recover" in move.reason
     there = {box.session.container for box in fleet.world.of(move.before.name)}
-    if found := fleet.sessions.store.find(move.before.name):
-        assert found[0].container in there, "nothing is removed where somebody has to look"
+    if result := fleet.sessions.store.find(move.before.name):
+        assert result[0].container in there, "nothing is removed where somebody has to look"
 
 
 def _check_home(fleet: Fleet, session: Session, move: Move | None) -> None:

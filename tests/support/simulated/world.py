@@ -204,8 +204,8 @@ class World:
     def of(self, session: str) -> list[Box]:
         """The containers of a session, lowest generation first; of all, if it has no name."""
         with self.lock:
-            found = list(self.boxes.values()) if not session else list(self.families.get(session, {}).values())
-        return sorted(found, key=lambda box: (box.session.name, box.session.generation))
+            boxes = list(self.boxes.values()) if not session else list(self.families.get(session, {}).values())
+        return sorted(boxes, key=lambda box: (box.session.name, box.session.generation))
 
     def make(self, session: Session) -> Box:
         with self.lock:
@@ -346,12 +346,12 @@ class World:
 
 def differing(before: Content, after: Content, except_paths: tuple[str, ...] = ()) -> dict[str, str]:
     """Path → whether it is new, changed or gone; a file that matches a pattern of rsync's may differ. Pure."""
-    found = {}
+    differences = {}
     for path in sorted(before.keys() | after.keys()):
         excepted = any(fnmatchcase(f"/{path}", f"/{pattern.strip('/')}*") for pattern in except_paths)
         if not excepted and before.get(path) != after.get(path):
-            found[path] = "gone" if path not in after else "new" if path not in before else "changed"
-    return found
+            differences[path] = "gone" if path not in after else "new" if path not in before else "changed"
+    return differences
 
 
 def digest(content: bytes) -> str:

@@ -74,10 +74,10 @@ def refit(
 
 
 def error_of(said: Said) -> dict[str, object]:
-    found = json.loads(said.out)["error"]
-    assert found.keys() == {"what", "why", "hint", "mistakes"} and found["what"]
-    assert isinstance(found, dict)
-    return found
+    answer = json.loads(said.out)["error"]
+    assert answer.keys() == {"what", "why", "hint", "mistakes"} and answer["what"]
+    assert isinstance(answer, dict)
+    return answer
 
 
 def half(folder: Path) -> Path:
@@ -334,6 +334,6 @@ def test_what_is_another_program_s_json_is_not_refit_s() -> None:
 
 
 def test_no_catalog_is_an_error_with_exit_code_2(tmp_path: Path) -> None:
-    with pytest.raises(NoCatalog) as found:
+    with pytest.raises(NoCatalog) as error:
         load.load_catalog(tmp_path / "none")
-    assert found.value.exit_code == 2 and isinstance(found.value, RefitError)
+    assert error.value.exit_code == 2 and isinstance(error.value, RefitError)

@@ -166,8 +166,8 @@ def tried(file: Path, spoil: Spoil, read: Callable[[], object]) -> Mistakes | No
 @settings(max_examples=several(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spoil=spoilt())
 def test_a_catalog_is_loaded_or_its_mistakes_are_named(root: Path, path: str, spoil: Spoil) -> None:
-    found = tried(root / path, spoil, lambda: load.load_catalog(root))
-    for mistake in found.mistakes if found else ():
+    catalog = tried(root / path, spoil, lambda: load.load_catalog(root))
+    for mistake in catalog.mistakes if catalog else ():
         assert mistake.file.is_relative_to(root) and mistake.line >= 0 and mistake.what
 
 
@@ -176,8 +176,8 @@ def test_a_catalog_is_loaded_or_its_mistakes_are_named(root: Path, path: str, sp
 @settings(max_examples=several(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spoil=retyped())
 def test_a_value_of_another_type_is_read_or_named(root: Path, path: str, spoil: Spoil) -> None:
-    found = tried(root / path, spoil, lambda: load.load_catalog(root))
-    for mistake in found.mistakes if found else ():
+    catalog = tried(root / path, spoil, lambda: load.load_catalog(root))
+    for mistake in catalog.mistakes if catalog else ():
         assert mistake.file.is_relative_to(root) and mistake.what
 
 
@@ -205,8 +205,8 @@ def verified(folder: Path, name: str, spoil: Spoil) -> None:
         with suppress(UnknownName):  # a category that only the Pipfile has
             python_lockfile.verify(folder)
 
-    found = tried(folder / name, spoil, read)
-    for mistake in found.mistakes if found else ():
+    result = tried(folder / name, spoil, read)
+    for mistake in result.mistakes if result else ():
         assert mistake.file.parent == folder and mistake.what
 
 
@@ -303,8 +303,8 @@ def test_an_image_is_rendered_or_mistakes_are_named(root: Path, bundle: str, pat
 
         Assembler(catalog, system).chain(profile)
 
-    found = tried(root / path, spoil, read)
-    for mistake in found.mistakes if found else ():
+    result = tried(root / path, spoil, read)
+    for mistake in result.mistakes if result else ():
         assert mistake.file.is_relative_to(root) and mistake.line >= 0 and mistake.what
 
 

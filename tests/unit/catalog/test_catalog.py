@@ -31,9 +31,9 @@ def root(tmp_path: Path) -> Path:
 
 def mistakes(root: Path) -> list[tuple[str, int, str]]:
     """file, line, and what is wrong together with how to mend it."""
-    with pytest.raises(Mistakes) as found:
+    with pytest.raises(Mistakes) as error:
         load.load_catalog(root)
-    return [(m.file.relative_to(root).as_posix(), m.line, f"{m.what}: {m.hint}") for m in found.value.mistakes]
+    return [(m.file.relative_to(root).as_posix(), m.line, f"{m.what}: {m.hint}") for m in error.value.mistakes]
 
 
 def write(file: str, text: str) -> Change:
@@ -232,7 +232,7 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
 )
 def test_a_mistake_is_told_with_its_file_and_line(root: Path, change: Change, file: str, line: int, words: str) -> None:
     change(root)
-    assert [found for found in mistakes(root) if found[:2] == (file, line) and words in found[2]], mistakes(root)
+    assert [one for one in mistakes(root) if one[:2] == (file, line) and words in one[2]], mistakes(root)
 
 
 @pytest.mark.slow
@@ -247,8 +247,11 @@ def test_a_profile_may_be_moved_in_another_way_than_its_release(root: Path) -> N
     policies = "migration: {mode: ask, quiet: ['22:00-07:00']}\n"
     profile = f"  - {{{GOOD}, migration: {{mode: next-start}}}}\n"
     write(RELEASE, f"release: 2026a\n{policies}profiles:\n{profile}")(root)
-    (found,) = load.load_catalog(root).releases["2026a"].profiles
-    assert (found.migration.mode, [str(hours) for hours in found.migration.quiet]) == ("next-start", ["22:00-07:00"])
+    (catalog,) = load.load_catalog(root).releases["2026a"].profiles
+    assert (catalog.migration.mode, [str(hours) for hours in catalog.migration.quiet]) == (
+        "next-start",
+        ["22:00-07:00"],
+    )
     write(RELEASE, f"release: 2026a\nprofiles:\n  - {{{GOOD}, migration: {{quiet: [at night]}}}}\n")(root)
     assert [(file, line) for file, line, what in mistakes(root) if "22:00-07:00" in what] == [(RELEASE, 3)]
 

@@ -34,9 +34,9 @@ def test_menus_show_texts_in_their_order(catalog: Catalog) -> None:
 
 
 def test_what_is_impossible_is_refused_with_reason_and_nearest(catalog: Catalog) -> None:
-    wanted = {"os": "deb12", "python": "py311", "cuda": "none", "bundle": "old", "ide": "jupyter"}
+    body = {"os": "deb12", "python": "py311", "cuda": "none", "bundle": "old", "ide": "jupyter"}
     with pytest.raises(Impossible) as caught:
-        choices.options(catalog, "os", wanted)
+        choices.options(catalog, "os", body)
     assert "has no [jupyter] for the packages of this IDE" in str(caught.value)
     assert "nearest that can be: jupyter-both-deb12-py311" in str(caught.value)
     with pytest.raises(Impossible, match="operating system deb13"):

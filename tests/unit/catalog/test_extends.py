@@ -52,9 +52,9 @@ def asked(root: Path, name: str) -> Pipfile:
 
 
 def mistakes(root: Path) -> list[tuple[str, int, str]]:
-    with pytest.raises(Mistakes) as found:
+    with pytest.raises(Mistakes) as error:
         load.load_catalog(root)
-    return [(m.file.relative_to(root).as_posix(), m.line, f"{m.what}: {m.hint}") for m in found.value.mistakes]
+    return [(m.file.relative_to(root).as_posix(), m.line, f"{m.what}: {m.hint}") for m in error.value.mistakes]
 
 
 def test_a_bundle_has_all_of_those_that_it_extends(root: Path) -> None:
@@ -108,8 +108,8 @@ def test_the_own_instructions_of_all_are_carried_out_the_farthest_first(root: Pa
 )
 def test_what_can_not_be_extended(root: Path, extends: str, line: int, words: str) -> None:
     bundle(root, "3-second", SECOND, extends=extends)
-    found = [mistake for mistake in mistakes(root) if mistake[0] == "bundles/3-second/bundle.yaml"]
-    assert [(number, words in what) for _, number, what in found] == [(line, True)]
+    results = [mistake for mistake in mistakes(root) if mistake[0] == "bundles/3-second/bundle.yaml"]
+    assert [(number, words in what) for _, number, what in results] == [(line, True)]
 
 
 def test_all_mistakes_come_at_once(root: Path) -> None:
@@ -117,20 +117,20 @@ def test_all_mistakes_come_at_once(root: Path) -> None:
     bundle(root, "4-fourth", FIRST.replace("[jupyter]", "[jupiter]"), extends="first")
     (root / "bundles/4-fourth/py312").mkdir()
     (root / "bundles/4-fourth/py312/Pipfile").write_text(REQUIRES.replace("3.11", "3.12"))
-    found = mistakes(root)
-    assert [(file, line) for file, line, _ in found] == [
+    result = mistakes(root)
+    assert [(file, line) for file, line, _ in result] == [
         ("bundles/3-second/bundle.yaml", 2),
         ("bundles/4-fourth/py311/Pipfile", 9),
         ("bundles/4-fourth/py312", 0),
     ]
-    assert "no IDE has the category 'jupiter': did you mean 'jupyter'?" in found[1][2]
-    assert "first, which it extends, has no py312" in found[2][2]
+    assert "no IDE has the category 'jupiter': did you mean 'jupyter'?" in result[1][2]
+    assert "first, which it extends, has no py312" in result[2][2]
 
 
 def test_what_another_says_already_is_not_said_again(root: Path) -> None:
     repeated = SOURCE.replace("pypi.org", "index.example") + SECOND.replace("1.17", "1.16")
     bundle(root, "3-second", repeated, extends="first")
-    with pytest.raises(Mistakes) as found:
+    with pytest.raises(Mistakes) as error:
         asked(root, "1-third")
-    assert [(m.file.parent.parent.name, m.line) for m in found.value.mistakes] == [("3-second", 1), ("3-second", 8)]
-    assert "another one in" in str(found.value) and "six: " in str(found.value)
+    assert [(m.file.parent.parent.name, m.line) for m in error.value.mistakes] == [("3-second", 1), ("3-second", 8)]
+    assert "another one in" in str(error.value) and "six: " in str(error.value)

@@ -78,8 +78,8 @@ def test_a_retired_name_that_leads_nowhere_is_a_mistake_of_the_release(tmp_path:
     file.parent.mkdir()
     text = "release: 2026a\nprofiles:\n  - {ide: jupyter, bundle: minimal, os: deb12, python: py311}\nretired:\n  "
     file.write_text(f"{text}{retired}\n")
-    with pytest.raises(Mistakes) as found:
+    with pytest.raises(Mistakes) as error:
         load.load_catalog(tmp_path)
-    assert any(said in mistake.what and mistake.line == 5 for mistake in found.value.mistakes), found.value.mistakes
+    assert any(said in mistake.what and mistake.line == 5 for mistake in error.value.mistakes), error.value.mistakes
     file.write_text(f"{text}{GONE}: {OLD}\n")
     assert load.load_catalog(tmp_path).releases["2026a"].retired == {GONE: OLD}

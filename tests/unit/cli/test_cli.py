@@ -146,21 +146,23 @@ def exists(typed: str) -> bool:
     """Whether a text names a command that there is."""
     there = COMMANDS | INSIDE_A_SESSION
     words = list(takewhile(lambda word: re.fullmatch(r"[a-z][a-z-]*", word), typed.split()))
-    known = max(
+    prefix = max(
         (words[:length] for length in range(len(words) + 1) if (*words[:length],) in there), key=len, default=[]
     )
-    is_group = any(other[: len(known)] == (*known,) and len(other) > len(known) for other in there)
+    is_group = any(other[: len(prefix)] == (*prefix,) and len(other) > len(prefix) for other in there)
     # A word after a command that is no group is an argument.
-    return bool(known) and (not is_group or len(known) == len(words))
+    return bool(prefix) and (not is_group or len(prefix) == len(words))
 
 
 def test_commands_that_a_page_or_a_message_names_exist() -> None:
     flows = ROOT / "flows"
     pages = {*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *flows.rglob("*.py"), *flows.rglob("*.html")}
     pages.remove(ROOT / "CHANGELOG.md")  # it names former ones, too
-    found = [(str(page.relative_to(ROOT)), typed) for page in sorted(pages) for typed in named(page.read_text("utf-8"))]
-    assert len(found) > NAMED
-    assert [f"{page}: refit {typed}" for page, typed in found if not exists(typed)] == []
+    results = [
+        (str(page.relative_to(ROOT)), typed) for page in sorted(pages) for typed in named(page.read_text("utf-8"))
+    ]
+    assert len(results) > NAMED
+    assert [f"{page}: refit {typed}" for page, typed in results if not exists(typed)] == []
 
 
 def test_the_version_is_printed(tmp_path: Path) -> None:

@@ -48,10 +48,11 @@ def test_verbs_are_listed_in_the_parts_of_the_help_in_their_order() -> None:
     assert listed == [("show", "Commands"), ("rm", "More"), ("list", "More")]
 
 
-@pytest.mark.parametrize("names", [("list", "show"), ("list", "show", "rm", "mv")], ids=["one is missing", "too many"])
-def test_parts_of_the_help_name_each_verb_and_no_other(names: tuple[str, ...]) -> None:
+def test_a_verb_without_a_part_of_the_help_is_listed_and_a_part_without_its_verb_is_refused() -> None:
     verbs = Typer()
     for name in VERBS:
         verbs.command(name)(lambda: None)
-    with pytest.raises(ValueError, match=r"rm|mv"):
-        in_panels(verbs, {"Commands": names})
+    in_panels(verbs, {"More": ("show",)})
+    assert [one.name for one in verbs.registered_commands] == ["show", "list", "rm"]
+    with pytest.raises(ValueError, match="mv"):
+        in_panels(verbs, {"More": ("mv",)})

@@ -116,12 +116,12 @@ def told_by_tables() -> list[Callable[..., object]]:
 
 def arguments(function: Callable[..., object], text: str) -> dict[str, object]:
     import_all(vars(tables))
-    known = {
+    own_names = {
         **vars(tables),
         **{each.__name__: each for each in (BuildReport, lock_requirements.Lock, Result)},
         **{each.__name__: each for each in (prune_images.PruneReport, queues.Queue, queues.Run)},
     }
-    hints = typing.get_type_hints(function, known)
+    hints = typing.get_type_hints(function, own_names)
     return {name: filled(hints[name], text) for name in inspect.signature(function).parameters}
 
 

@@ -62,10 +62,10 @@ def test_the_services_fit_into_80_columns(uptime: float, words: str) -> None:
 
 
 def commands(command: object, *path: str) -> list[tuple[tuple[str, ...], object]]:
-    found = [(path, command)]
+    paths = [(path, command)]
     for name, child in getattr(command, "commands", {}).items():
-        found += commands(child, *path, name)
-    return found
+        paths += commands(child, *path, name)
+    return paths
 
 
 @pytest.mark.parametrize(("path", "command"), commands(get_command(main.app)), ids=lambda value: str(value)[:40])

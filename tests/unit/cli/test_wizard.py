@@ -45,11 +45,11 @@ def test_each_answer_is_shown_with_the_smallest_image_that_it_leaves(catalog: Ca
         seen.extend((option.name, option.size) for option in possible)
         return possible[0].name
 
-    known = {"jupyter-both-deb12-py311": 170_000_000, "runtime-both-deb12-py311": 90_000_000}
-    wizard.answer(catalog, {"python": "py311", "bundle": "both"}, first, known)
+    sizes = {"jupyter-both-deb12-py311": 170_000_000, "runtime-both-deb12-py311": 90_000_000}
+    wizard.answer(catalog, {"python": "py311", "bundle": "both"}, first, sizes)
     assert seen == [("jupyter", 170_000_000), ("runtime", 90_000_000)]
     seen.clear()
-    wizard.answer(catalog, {"ide": "runtime"}, first, known)
+    wizard.answer(catalog, {"ide": "runtime"}, first, sizes)
     assert ("deb12", 90_000_000) in seen
 
 

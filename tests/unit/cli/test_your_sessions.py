@@ -31,8 +31,8 @@ Call = Callable[..., Result]
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(tmp_path / "home") as found, found.in_charge():
-        yield found
+    with fleet(tmp_path / "home") as simulated, simulated.in_charge():
+        yield simulated
 
 
 @pytest.fixture

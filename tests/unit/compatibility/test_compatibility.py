@@ -73,9 +73,9 @@ def test_an_environment_in_a_volume_is_judged_where_it_is(tmp_path: Path) -> Non
     venv(tmp_path, "envs/train")
     write(tmp_path, {"envs/train/lib/python3.11/site-packages/rich-14.0.dist-info/METADATA": ""})
     write(tmp_path, {"share/jupyter/kernels/mine/kernel.json": '{"argv": ["/gone/python"]}', "bin/git": ""})
-    found = as_volume(read(tmp_path), "/data")
-    assert judge(found, OLD, SAME) == ()
-    (finding,) = judge(found, OLD, NEW)
+    result = as_volume(read(tmp_path), "/data")
+    assert judge(result, OLD, SAME) == ()
+    (finding,) = judge(result, OLD, NEW)
     assert (finding.verdict, finding.path) == (Verdict.rebuild, "/data/envs/train")
     assert finding.recipe[:2] == (
         "mv /data/envs/train /data/envs/train.before",
@@ -168,8 +168,8 @@ def test_no_link_leads_out_of_a_home(tmp_path: Path) -> None:
     (home / ".bashrc").symlink_to(outside / ".bashrc")
     (home / "share/jupyter").mkdir(parents=True)
     (home / "share/jupyter/kernels").symlink_to(outside / "kernels")
-    found = read(home)
-    assert replace(found, files=0) == Home()
+    result = read(home)
+    assert replace(result, files=0) == Home()
 
 
 def test_pipes_circles_and_depth_hold_nobody_up(tmp_path: Path) -> None:
@@ -233,10 +233,10 @@ def test_a_home_stays_as_it_is_on_a_newer_build_of_the_same(home: Home) -> None:
 
 
 def test_user_packages_of_another_python_are_installed_anew() -> None:
-    found = only(judge(of(USER), OLD, NEW))
-    assert (found.verdict, found.path) == (Verdict.rebuild, USER.path)
-    assert "1 packages were installed for Python 3.11, and the new image has 3.13" in found.what
-    assert found.recipe[0] == "python3 -m pip install --user rich==13.0"
+    result = only(judge(of(USER), OLD, NEW))
+    assert (result.verdict, result.path) == (Verdict.rebuild, USER.path)
+    assert "1 packages were installed for Python 3.11, and the new image has 3.13" in result.what
+    assert result.recipe[0] == "python3 -m pip install --user rich==13.0"
 
 
 def test_user_packages_of_a_python_that_isnt_used_concern_nobody() -> None:
@@ -251,9 +251,9 @@ def test_user_packages_of_a_python_that_isnt_used_concern_nobody() -> None:
     ],
 )
 def test_an_environment_whose_python_changes_is_made_anew(interpreter: str, why: str) -> None:
-    found = only(judge(of(replace(VENV, interpreter=interpreter)), OLD, NEW))
-    assert found.verdict is Verdict.rebuild and why in found.what
-    assert found.recipe == (
+    result = only(judge(of(replace(VENV, interpreter=interpreter)), OLD, NEW))
+    assert result.verdict is Verdict.rebuild and why in result.what
+    assert result.recipe == (
         "mv ~/work/.venv ~/work/.venv.before",
         "python3 -m venv ~/work/.venv",
         "~/work/.venv/bin/python -m pip install rich==1",
@@ -263,8 +263,8 @@ def test_an_environment_whose_python_changes_is_made_anew(interpreter: str, why:
 
 @pytest.mark.parametrize("interpreter", ["", "/usr/bin/python3.9"])
 def test_what_is_broken_already_is_said_and_keeps_nobody(interpreter: str) -> None:
-    found = only(judge(of(replace(VENV, interpreter=interpreter)), OLD, NEW))
-    assert found.verdict is Verdict.ok and "on the old image either" in found.what
+    result = only(judge(of(replace(VENV, interpreter=interpreter)), OLD, NEW))
+    assert result.verdict is Verdict.ok and "on the old image either" in result.what
 
 
 def test_an_environment_on_a_python_of_the_home_stays() -> None:
@@ -282,11 +282,11 @@ def test_an_environment_on_a_python_of_the_home_stays() -> None:
 )
 def test_own_programs_that_wont_start_need_consent_or_are_made_anew(native: Native, why: str) -> None:
     group = Group("tool", Kind.loose, native=native)
-    found = only(judge(of(group), OLD, NEW))
-    assert (found.verdict, found.recipe) == (Verdict.blocked, ()) and why in found.what
-    found = only(judge(of(replace(group, source="tool/setup.py")), OLD, NEW))
-    assert found.verdict is Verdict.rebuild
-    assert found.recipe == ("cd ~/tool && python3 setup.py build_ext --inplace --force",)
+    result = only(judge(of(group), OLD, NEW))
+    assert (result.verdict, result.recipe) == (Verdict.blocked, ()) and why in result.what
+    result = only(judge(of(replace(group, source="tool/setup.py")), OLD, NEW))
+    assert result.verdict is Verdict.rebuild
+    assert result.recipe == ("cd ~/tool && python3 setup.py build_ext --inplace --force",)
 
 
 @pytest.mark.parametrize(
@@ -320,33 +320,33 @@ def test_versions_are_compared_as_numbers() -> None:
 )
 def test_a_kernel_needs_what_it_starts(program: str, leads_to: str, expected: Verdict | None) -> None:
     kernel = Starter(".local/share/jupyter/kernels/x/kernel.json", "x", program, leads_to)
-    found = judge(of(kernels=(kernel,)), OLD, NEW)
+    result = judge(of(kernels=(kernel,)), OLD, NEW)
     if program.startswith(SEEN_AS):  # a part of an environment that is made anew
-        found = tuple(f for f in judge(of(VENV, kernels=(kernel,)), OLD, NEW) if f.path == kernel.path)
-    assert [finding.verdict for finding in found] == ([expected] if expected else [])
+        result = tuple(f for f in judge(of(VENV, kernels=(kernel,)), OLD, NEW) if f.path == kernel.path)
+    assert [finding.verdict for finding in result] == ([expected] if expected else [])
 
 
 def test_a_script_gets_another_first_line_where_its_program_lies_elsewhere_now() -> None:
     script = Starter("bin/x y", "x y", "/usr/bin/perl", "/usr/bin/perl")
     assert only(judge(of(scripts=(script,)), OLD, NEW)).verdict is Verdict.blocked
     moved = replace(NEW, programs={**NEW.programs, "perl": "/opt/perl/bin/perl"})
-    found = only(judge(of(scripts=(script,)), OLD, moved))
-    assert found.recipe == ("sed -i '1s|^#!.*|#!/usr/bin/env perl|' ~/'bin/x y'",)
+    result = only(judge(of(scripts=(script,)), OLD, moved))
+    assert result.recipe == ("sed -i '1s|^#!.*|#!/usr/bin/env perl|' ~/'bin/x y'",)
 
 
 def test_who_wins_is_told_where_home_and_image_have_the_same() -> None:
     programs = {"git": ".local/bin/git", "jupyter": ".local/bin/jupyter"}
     assert [(f.path, f.verdict) for f in judge(of(programs=programs), OLD, SAME)] == [(".local/bin/git", Verdict.ok)]
-    found = judge(of(programs=programs, first=(".local/bin",)), OLD, SAME)
-    assert [finding.path for finding in found] == [".local/bin/git", ".local/bin/jupyter"]
+    result = judge(of(programs=programs, first=(".local/bin",)), OLD, SAME)
+    assert [finding.path for finding in result] == [".local/bin/git", ".local/bin/jupyter"]
     twice = only(judge(of(USER), OLD, SAME))
     assert "those of the image are used: rich 13.0 (the image's: 14.1)" in twice.what
 
 
 def test_a_program_of_a_home_that_a_new_one_hides_is_told() -> None:
     tool = {**OLD.programs, "tool": "/opt/app-root/bin/tool"}
-    found = only(judge(of(programs={"tool": ".local/bin/tool"}), OLD, replace(SAME, programs=tool)))
-    assert "isn't used any more" in found.what
+    result = only(judge(of(programs={"tool": ".local/bin/tool"}), OLD, replace(SAME, programs=tool)))
+    assert "isn't used any more" in result.what
 
 
 def test_what_was_installed_by_hand_is_made_again_by_whatever_installs_packages_there() -> None:

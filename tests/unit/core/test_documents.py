@@ -22,9 +22,9 @@ class Whole(Document):
 
 
 def mistakes(text: str) -> list[tuple[int, str, str]]:
-    with pytest.raises(Mistakes) as found:
+    with pytest.raises(Mistakes) as error:
         documents.parse(text, FILE, Whole)
-    return [(m.line, m.what, m.hint) for m in found.value.mistakes]
+    return [(m.line, m.what, m.hint) for m in error.value.mistakes]
 
 
 def test_a_good_file_is_read() -> None:
@@ -33,15 +33,15 @@ def test_a_good_file_is_read() -> None:
 
 def test_all_mistakes_come_at_once_with_their_lines() -> None:
     text = "titel: x\nparts:\n- name: a\n  size: 0\n- size: many\n"
-    found = mistakes(text)
-    assert [(line, what.partition(":")[0]) for line, what, _ in found] == [
+    result = mistakes(text)
+    assert [(line, what.partition(":")[0]) for line, what, _ in result] == [
         (1, "titel"),
         (1, "title"),
         (4, "parts.0.size"),
         (5, "parts.1.name"),
         (5, "parts.1.size"),
     ]
-    assert "did you mean 'title'?" in found[0][2]
+    assert "did you mean 'title'?" in result[0][2]
 
 
 def test_a_repeated_key_is_refused() -> None:

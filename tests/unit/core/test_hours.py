@@ -75,8 +75,8 @@ def test_in_the_hour_that_comes_twice_quiet_is_quiet_twice_and_a_window_is_open_
 
 
 def test_a_day_has_the_hours_of_the_night_before() -> None:
-    found = spans([read_hours("22:00-07:00"), read_hours("06:00-08:00")], date(2026, 11, 21), ZoneInfo("UTC"), wide)
-    assert list(map(shown, found)) == [("21 00:00", "21 08:00"), ("21 22:00", "22 00:00")]
+    servers = spans([read_hours("22:00-07:00"), read_hours("06:00-08:00")], date(2026, 11, 21), ZoneInfo("UTC"), wide)
+    assert list(map(shown, servers)) == [("21 00:00", "21 08:00"), ("21 22:00", "22 00:00")]
 
 
 def test_what_is_taken_away_is_gone() -> None:

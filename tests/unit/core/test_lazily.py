@@ -110,15 +110,15 @@ def well_used(tree: ast.Module) -> set[ast.Name]:
 
 def hidden(tree: ast.Module) -> set[ast.AST]:
     """The names in functions that have something of their own under them."""
-    found: set[ast.AST] = set()
+    results: set[ast.AST] = set()
     for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
         inside = [*ast.walk(function)]
         own = {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         own |= {node.arg for node in inside if isinstance(node, ast.arg)}
         imports = [node for node in inside if isinstance(node, ast.ImportFrom)]
         own |= {alias.asname or alias.name for node in imports for alias in node.names}
-        found |= {node for node in inside if isinstance(node, ast.Name) and node.id in own}
-    return found
+        results |= {node for node in inside if isinstance(node, ast.Name) and node.id in own}
+    return results
 
 
 @pytest.mark.parametrize("path", IMPORTING, ids=lambda path: str(path.relative_to(FLOWS)))

@@ -163,8 +163,8 @@ def test_the_password_of_an_index_is_told_to_nobody_it_sends_us_to(settings: Set
 
         with answering(send_on) as url:
             index = Index(SecretStr(url.replace("//", "//ann:a-word-that-nobody-else-hears@") + "/simple"))
-            found = simple_index.fetch(index, dict.fromkeys(simple_index.urls(index, ["x"]).values()), settings)
-    assert not any(isinstance(page, Unreadable) for page in found.values())
+            result = simple_index.fetch(index, dict.fromkeys(simple_index.urls(index, ["x"]).values()), settings)
+    assert not any(isinstance(page, Unreadable) for page in result.values())
     assert asked[0].startswith("Basic ")
     assert elsewhere.told and not elsewhere.knows
 
@@ -177,8 +177,8 @@ def test_an_index_that_never_ends_is_unreadable(
     monkeypatch.setattr(simple_index, "_BOUNDS", LIMITS)
     with answering(answer) as url:
         index = Index(SecretStr(f"{url}/simple"))
-        [found] = simple_index.fetch(index, dict.fromkeys(simple_index.urls(index, ["x"]).values()), settings).values()
-        assert isinstance(found, Unreadable) and "longer than" in found.reason
+        [result] = simple_index.fetch(index, dict.fromkeys(simple_index.urls(index, ["x"]).values()), settings).values()
+        assert isinstance(result, Unreadable) and "longer than" in result.reason
         with pytest.raises(RefitError, match="doesn't say when"):
             simple_index.uploads(index, ["x"], settings)
 

@@ -37,26 +37,26 @@ def test_a_variable_wins_over_the_file(home: Path, monkeypatch: pytest.MonkeyPat
 
 def test_mistakes_in_file_and_variables_are_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "settings.yaml").write_text("registry_port: 5001\nprefect_prot: 4300\n")
-    with pytest.raises(Mistakes) as found:
+    with pytest.raises(Mistakes) as error:
         settings.load()
-    assert f"{home}/settings.yaml:2: prefect_prot: unknown key (did you mean 'prefect_port'?)" in str(found.value)
+    assert f"{home}/settings.yaml:2: prefect_prot: unknown key (did you mean 'prefect_port'?)" in str(error.value)
     (home / "settings.yaml").unlink()
     monkeypatch.setenv("REFIT_PREFECT_PORT", "many")
-    with pytest.raises(Mistakes, match=r"mistake") as found:
+    with pytest.raises(Mistakes, match=r"mistake") as error:
         settings.load()
-    assert "REFIT_PREFECT_PORT" in str(found.value)
+    assert "REFIT_PREFECT_PORT" in str(error.value)
 
 
 def test_all_mistakes_of_file_and_variables_are_told_at_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "settings.yaml").write_text("registry_port: many\nprefect_prot: 4300\nhub: maybe\n")
     for name, text in {"PREFECT_PORT": "0", "SSH_PORTS": "{first", "MIGRATION": "{bake_minutes: many}"}.items():
         monkeypatch.setenv(f"REFIT_{name}", text)
-    with pytest.raises(Mistakes) as found:
+    with pytest.raises(Mistakes) as error:
         settings.load()
-    told = [(str(mistake.file), mistake.line) for mistake in found.value.mistakes]
+    told = [(str(mistake.file), mistake.line) for mistake in error.value.mistakes]
     variables = [(f"REFIT_{name}", 0) for name in ("MIGRATION", "PREFECT_PORT", "SSH_PORTS")]
     assert sorted(told) == sorted([*((f"{home}/settings.yaml", line) for line in (1, 2, 3)), *variables])
-    assert "REFIT_MIGRATION: bake_minutes: " in str(found.value)
+    assert "REFIT_MIGRATION: bake_minutes: " in str(error.value)
 
 
 def test_a_variable_takes_the_place_of_a_whole_table(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +73,9 @@ def test_a_variable_takes_the_place_of_a_whole_table(home: Path, monkeypatch: py
 
 def test_a_mistake_does_not_repeat_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFIT_NOTIFY", "[{hunter2-password: 3}]")
-    with pytest.raises(Mistakes) as found:
+    with pytest.raises(Mistakes) as error:
         settings.load()
-    assert "REFIT_NOTIFY" in str(found.value) and "hunter2" not in str(found.value)
+    assert "REFIT_NOTIFY" in str(error.value) and "hunter2" not in str(error.value)
 
 
 def test_a_foreign_registry_is_spoken_to_by_https(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +92,9 @@ def test_secrets_are_kept_out_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_can_not_be_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFIT_SSH_PORTS", "{first: 1, last")
-    with pytest.raises(Mistakes, match="mistake") as found:
+    with pytest.raises(Mistakes, match="mistake") as error:
         settings.load()
-    assert "REFIT_SSH_PORTS: this is not valid YAML" in str(found.value)
+    assert "REFIT_SSH_PORTS: this is not valid YAML" in str(error.value)
     monkeypatch.delenv("REFIT_SSH_PORTS")
     monkeypatch.setenv("REFIT_CA_BUNDLE", "/no/such/file.pem")
     with pytest.raises(Mistakes) as missing:
@@ -105,14 +105,14 @@ def test_what_can_not_be_is_told_without_a_traceback(monkeypatch: pytest.MonkeyP
 def test_a_relative_path_starts_at_the_file_that_it_stands_in(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "company.pem").touch()
     (home / "settings.yaml").write_text("ca_bundle: company.pem\ncatalog: ../recipes\nwheel_folders: [wheels, /a]\n")
-    found = []
+    results = []
     for folder in (home, Path("/")):
         monkeypatch.chdir(folder)
-        found.append(settings.load())
-    assert found[0] == found[1]
-    assert found[0].ca_bundle == home / "company.pem"
-    assert found[0].catalog.resolve() == home.parent / "recipes"
-    assert found[0].wheel_folders == (home / "wheels", Path("/a"))
+        results.append(settings.load())
+    assert results[0] == results[1]
+    assert results[0].ca_bundle == home / "company.pem"
+    assert results[0].catalog.resolve() == home.parent / "recipes"
+    assert results[0].wheel_folders == (home / "wheels", Path("/a"))
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_a_relative_path_starts_at_the_file_that_it_stands_in(home: Path, monkey
 )
 def test_a_relative_path_in_a_variable_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str, text: str) -> None:
     monkeypatch.setenv(variable, text)
-    with pytest.raises(Mistakes) as found:
+    with pytest.raises(Mistakes) as error:
         settings.load()
-    [mistake] = found.value.mistakes
+    [mistake] = error.value.mistakes
     assert str(mistake.file) == variable and "is relative" in mistake.what
 
 
@@ -149,10 +149,10 @@ def test_authorities_that_are_none_are_named(home: Path, content: str) -> None:
 def test_authorities_are_read_once_unless_their_file_changes(home: Path) -> None:
     mine, other = (make_authority(home / name).bundle for name in ("mine", "other"))
     trusting = settings.Settings(ca_bundle=mine)
-    found = authorities.authorities(trusting)
-    assert authorities.authorities(trusting) is found
+    result = authorities.authorities(trusting)
+    assert authorities.authorities(trusting) is result
     mine.write_bytes(other.read_bytes())
-    assert authorities.authorities(trusting).get_ca_certs(binary_form=True) != found.get_ca_certs(binary_form=True)
+    assert authorities.authorities(trusting).get_ca_certs(binary_form=True) != result.get_ca_certs(binary_form=True)
 
 
 def test_a_copy_with_another_registry_is_not_asked_where_the_first_was(home: Path) -> None:
@@ -177,10 +177,10 @@ def test_the_page_of_settings_is_that_of_the_model() -> None:
 
 
 def test_every_setting_says_what_it_means() -> None:
-    found = lines(settings.Settings)
-    assert [line.name for line in found if not line.meaning] == []
+    result = lines(settings.Settings)
+    assert [line.name for line in result if not line.meaning] == []
     assert {"registry_port", "session_uids", "migration.unavailable.host", "migration.sessions.mode"} <= {
-        line.name for line in found
+        line.name for line in result
     }
 
 

@@ -30,8 +30,8 @@ def facts(settings: Settings) -> Facts:
     )
 
 
-def write(settings: Settings, found: Facts) -> None:
-    (settings.folder() / "host.json").write_text(json.dumps(asdict(found)))
+def write(settings: Settings, own_facts: Facts) -> None:
+    (settings.folder() / "host.json").write_text(json.dumps(asdict(own_facts)))
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_what_was_found_out_is_used_without_starting_anything(
 
 @pytest.mark.parametrize("change", [{"boot": "earlier"}, {"asked": "another podman"}])
 def test_another_boot_or_program_asks_anew(settings: Settings, change: dict[str, str]) -> None:
-    known = facts(settings)
-    write(settings, replace(known, **change))
-    assert tools._known(settings, known.boot, known.asked) is None
+    own_facts = facts(settings)
+    write(settings, replace(own_facts, **change))
+    assert tools._known(settings, own_facts.boot, own_facts.asked) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"boot": 1}'])

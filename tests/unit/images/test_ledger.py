@@ -24,8 +24,8 @@ def database(tmp_path: Path) -> Iterator[Engine]:
 
 def test_differences_name_every_input_that_changed_came_or_went() -> None:
     old, new = stages.inputs(OLD, "sha256:1", {"buildah": "1"}), stages.inputs(NEW, "sha256:2", {"buildah": "1"})
-    found = {(difference.sort, difference.name): difference for difference in stages.differences(old, new)}
-    assert found.keys() == {
+    results = {(difference.sort, difference.name): difference for difference in stages.differences(old, new)}
+    assert results.keys() == {
         ("parent", "digest"),
         ("files", "a"),
         ("files", "b"),
@@ -33,9 +33,9 @@ def test_differences_name_every_input_that_changed_came_or_went() -> None:
         ("system", "tmux"),
         ("system", "vim"),
     }
-    assert found["system", "tmux"] == Difference("system", "tmux", "3.3", "3.4")
-    assert found["system", "vim"] == Difference("system", "vim", "9", None)
-    assert found["files", "b"].new is None and found["files", "c"].old is None
+    assert results["system", "tmux"] == Difference("system", "tmux", "3.3", "3.4")
+    assert results["system", "vim"] == Difference("system", "vim", "9", None)
+    assert results["files", "b"].new is None and results["files", "c"].old is None
 
 
 def test_no_difference_means_the_same_key_and_the_other_way_round() -> None:
@@ -90,6 +90,6 @@ def test_the_latest_build_of_each_stage(database: Engine) -> None:
         for number, name in enumerate(names[:3]):
             ledger.record(name, Entry(f"old-{number}", "sha256:old", {"files": {"a": "1"}}, 1.0), mine)
             ledger.record(name, Entry(f"new-{number}", "sha256:new", {"files": {"a": "2"}}, 0.1), mine)
-    found = ledger.latest(names)
-    assert set(found) == set(names[:3])
-    assert found["stage-1"] == Entry("new-1", "sha256:new", {"files": {"a": "2"}}, 1.0)
+    result = ledger.latest(names)
+    assert set(result) == set(names[:3])
+    assert result["stage-1"] == Entry("new-1", "sha256:new", {"files": {"a": "2"}}, 1.0)

@@ -30,9 +30,9 @@ def built(graph: Graph) -> dict[str, Entry]:
     """The ledger after all of a graph was built; each digest tells its key."""
     entries: dict[str, Entry] = {}
     for stage in graph.stages.values():
-        found = inputs(stage, entries[stage.parent].digest if stage.parent else None)
-        key = stages.key_of(found)
-        entries[stage.name] = Entry(key, f"sha256:{key}", found, 10.0)
+        result = inputs(stage, entries[stage.parent].digest if stage.parent else None)
+        key = stages.key_of(result)
+        entries[stage.name] = Entry(key, f"sha256:{key}", result, 10.0)
     return entries
 
 
@@ -50,45 +50,45 @@ def changed(*new: Stage) -> Graph:
     return Graph({name: of_these.get(name, stage) for name, stage in GRAPH.stages.items()}, GRAPH.tops)
 
 
-def actions(found: Plan) -> dict[str, str]:
-    return {name: step.action.value for name, step in found.steps.items()}
+def actions(new_plan: Plan) -> dict[str, str]:
+    return {name: step.action.value for name, step in new_plan.steps.items()}
 
 
 def test_nothing_changed_nothing_is_built() -> None:
-    found = planned(GRAPH, built(GRAPH))
-    assert found.count(Action.reuse) == len(GRAPH.stages)
-    assert all(step.digest and step.key and not step.reason and not step.seconds for step in found.steps.values())
+    new_plan = planned(GRAPH, built(GRAPH))
+    assert new_plan.count(Action.reuse) == len(GRAPH.stages)
+    assert all(step.digest and step.key and not step.reason and not step.seconds for step in new_plan.steps.values())
 
 
 def test_what_was_never_built_is_built() -> None:
-    found = planned(GRAPH, {})
-    assert set(actions(found).values()) == {"build"}
-    assert {step.reason for step in found.steps.values()} == {"it was never built"}
+    new_plan = planned(GRAPH, {})
+    assert set(actions(new_plan).values()) == {"build"}
+    assert {step.reason for step in new_plan.steps.values()} == {"it was never built"}
 
 
 def test_a_changed_base_is_built_and_the_others_wait() -> None:
-    found = planned(changed(replace(BASE, system=("tmux=3.4",))), built(GRAPH))
-    assert actions(found) == {"base": "build", "bundle": "wait", "other": "wait", "ide": "wait"}
-    assert found.steps["base"].reason == "system tmux: 3.3 → 3.4"
-    assert "unless base comes out as it was" in found.steps["other"].reason
+    new_plan = planned(changed(replace(BASE, system=("tmux=3.4",))), built(GRAPH))
+    assert actions(new_plan) == {"base": "build", "bundle": "wait", "other": "wait", "ide": "wait"}
+    assert new_plan.steps["base"].reason == "system tmux: 3.3 → 3.4"
+    assert "unless base comes out as it was" in new_plan.steps["other"].reason
 
 
 def test_what_changes_itself_does_not_only_wait() -> None:
     graph = changed(replace(BASE, system=("tmux=3.4",)), replace(IDE, text="RUN two\nRUN four"))
-    found = planned(graph, built(GRAPH))
-    assert actions(found) == {"base": "build", "bundle": "wait", "other": "wait", "ide": "build"}
-    assert found.steps["ide"].reason == "instructions text: RUN three → RUN four"
+    new_plan = planned(graph, built(GRAPH))
+    assert actions(new_plan) == {"base": "build", "bundle": "wait", "other": "wait", "ide": "build"}
+    assert new_plan.steps["ide"].reason == "instructions text: RUN three → RUN four"
 
 
 def test_one_leaf_changed_one_stage_is_built() -> None:
-    found = planned(changed(replace(OTHER, text="RUN another")), built(GRAPH))
-    assert actions(found) == {"base": "reuse", "bundle": "reuse", "ide": "reuse", "other": "build"}
+    new_plan = planned(changed(replace(OTHER, text="RUN another")), built(GRAPH))
+    assert actions(new_plan) == {"base": "reuse", "bundle": "reuse", "ide": "reuse", "other": "build"}
 
 
 def test_what_the_registry_lost_is_built() -> None:
-    found = planned(GRAPH, built(GRAPH), lost=["bundle"])
-    assert actions(found) == {"base": "reuse", "bundle": "build", "other": "reuse", "ide": "wait"}
-    assert found.steps["bundle"].reason == "the registry doesn't have it any more"
+    new_plan = planned(GRAPH, built(GRAPH), lost=["bundle"])
+    assert actions(new_plan) == {"base": "reuse", "bundle": "build", "other": "reuse", "ide": "wait"}
+    assert new_plan.steps["bundle"].reason == "the registry doesn't have it any more"
 
 
 def test_of_a_long_line_the_part_that_changed_is_shown() -> None:
@@ -106,8 +106,8 @@ def test_many_changes_are_counted() -> None:
 
 
 def test_the_longest_path_comes_first() -> None:
-    found = planned(changed(replace(BASE, text="ADD other.tar /")), built(GRAPH))
-    assert plan.urgency(GRAPH, found) == {"base": 30.0, "bundle": 20.0, "ide": 10.0, "other": 10.0}
+    new_plan = planned(changed(replace(BASE, text="ADD other.tar /")), built(GRAPH))
+    assert plan.urgency(GRAPH, new_plan) == {"base": 30.0, "bundle": 20.0, "ide": 10.0, "other": 10.0}
     assert set(plan.urgency(GRAPH, planned(GRAPH, built(GRAPH))).values()) == {0.0}
 
 
@@ -129,30 +129,30 @@ def planned_closed(base: Stage, *layers: Stage) -> Plan:
 
 
 def test_closed_stages_are_grafted_onto_a_new_base() -> None:
-    found = planned_closed(replace(BASE, system=("tmux=3.4",)), PYTHON, FILES)
-    assert actions(found) == {"base": "build", "python": "graft", "files": "graft", "runtime": "graft"}
-    assert found.steps["python"].reason == "its layer is there; only base is another"
+    new_plan = planned_closed(replace(BASE, system=("tmux=3.4",)), PYTHON, FILES)
+    assert actions(new_plan) == {"base": "build", "python": "graft", "files": "graft", "runtime": "graft"}
+    assert new_plan.steps["python"].reason == "its layer is there; only base is another"
 
 
 def test_a_closed_stage_whose_layer_was_never_made_waits() -> None:
-    found = planned_closed(replace(BASE, system=("tmux=3.4",)), PYTHON)
-    assert actions(found) == {"base": "build", "python": "graft", "files": "wait", "runtime": "graft"}
+    new_plan = planned_closed(replace(BASE, system=("tmux=3.4",)), PYTHON)
+    assert actions(new_plan) == {"base": "build", "python": "graft", "files": "wait", "runtime": "graft"}
 
 
 def test_a_layer_that_two_images_want_is_made_with_the_first() -> None:
     pair = [replace(FILES, name=f"{parent}-files", parent=parent) for parent in ("bundle", "other")]
     graph = Graph({**GRAPH.stages, **{stage.name: stage for stage in pair}}, {})
-    found = planned(graph, {})
-    assert actions(found)["bundle-files"] == "build" and actions(found)["other-files"] == "graft"
-    step = found.steps["other-files"]
+    new_plan = planned(graph, {})
+    assert actions(new_plan)["bundle-files"] == "build" and actions(new_plan)["other-files"] == "graft"
+    step = new_plan.steps["other-files"]
     assert (step.reason, step.seconds) == ("its layer is made with bundle-files", 0.0)
 
 
 def test_what_is_grafted_above_a_graft_goes_together_with_it() -> None:
     patched, other = replace(BASE, system=("tmux=3.4",)), replace(FILES, parent="base", name="other")
     graph = Graph({**CLOSED.stages, "base": patched, "other": other}, CLOSED.tops)
-    found = planned_closed(patched, PYTHON, FILES)
-    steps = {**found.steps, "other": replace(found.steps["files"], stage="other")}
+    new_plan = planned_closed(patched, PYTHON, FILES)
+    steps = {**new_plan.steps, "other": replace(new_plan.steps["files"], stage="other")}
     names = {name: [one.name for one in above] for name, above in plan.together(graph, Plan(steps)).items()}
     assert names == {"python": ["files", "runtime"], "other": []}
     # Stages that wait are left out, and so are those that stand on them.
@@ -174,9 +174,9 @@ def test_wheels_that_may_not_be_needed_are_no_job_of_their_own() -> None:
     graph = stages.join({"it": (BASE, replace(PYTHON, wheels=WHEELS))})
     before = built(graph)
     patched = stages.join({"it": (replace(BASE, system=("tmux=3.4",)), graph.stages["python"])})
-    found = planned(patched, before)
-    assert actions(found) == {"base": "build", "wheels": "wait", "python": "wait"}
-    assert list(plan.jobs(patched, found)) == ["base", "python"]
+    new_plan = planned(patched, before)
+    assert actions(new_plan) == {"base": "build", "wheels": "wait", "python": "wait"}
+    assert list(plan.jobs(patched, new_plan)) == ["base", "python"]
     first = planned(graph, {})
     assert list(plan.jobs(graph, first)) == ["base", "wheels", "python"]
 
@@ -196,11 +196,11 @@ def test_wheels_are_planned_where_a_layer_has_to_be_made_of_them() -> None:
     assert actions(planned(patched, before)) == {"base": "build", "wheels": "reuse", "python": "wait"}
 
     newer = stages.join({"it": (BASE, replace(python, wheels=replace(WHEELS, system=("gcc=12.3",))))})
-    found = planned(newer, before)
-    assert list(actions(found).items()) == [("base", "reuse"), ("wheels", "build"), ("python", "build")]
-    assert found.steps["wheels"].reason == "system gcc: 12.2 → 12.3"
-    assert found.steps["python"].reason == "wheels system gcc: 12.2 → 12.3"
-    assert plan.urgency(newer, found) == {"python": 10.0, "wheels": 110.0, "base": 110.0}
+    new_plan = planned(newer, before)
+    assert list(actions(new_plan).items()) == [("base", "reuse"), ("wheels", "build"), ("python", "build")]
+    assert new_plan.steps["wheels"].reason == "system gcc: 12.2 → 12.3"
+    assert new_plan.steps["python"].reason == "wheels system gcc: 12.2 → 12.3"
+    assert plan.urgency(newer, new_plan) == {"python": 10.0, "wheels": 110.0, "base": 110.0}
 
 
 def test_a_layer_has_the_same_key_on_every_parent_and_another_for_other_contents() -> None:
@@ -214,20 +214,20 @@ def test_a_layer_has_the_same_key_on_every_parent_and_another_for_other_contents
 @given(NAMES, NAMES)
 def test_what_is_planned_to_be_reused_needs_nothing_that_is_built(touched: set[str], lost: set[str]) -> None:
     graph = changed(*(replace(GRAPH.stages[name], text="RUN changed") for name in touched))
-    found = planned(graph, built(GRAPH), lost)
+    new_plan = planned(graph, built(GRAPH), lost)
     for top in graph.tops.values():
-        seen = [found.steps[stage.name].action for stage in graph.ancestry(top)]
+        seen = [new_plan.steps[stage.name].action for stage in graph.ancestry(top)]
         reused = [action is Action.reuse for action in seen]
         assert reused == sorted(reused, reverse=True)
-    assert touched <= {name for name, step in found.steps.items() if step.action is Action.build}
+    assert touched <= {name for name, step in new_plan.steps.items() if step.action is Action.build}
 
 
 def test_a_layer_that_is_there_is_the_reason_whatever_the_last_build_of_that_name_was() -> None:
     other = replace(PYTHON, text="RUN install something else")
     key = layer_key(PYTHON, None)
     ledger = built(Graph({**CLOSED.stages, PYTHON.name: other}, CLOSED.tops))
-    found = plan.make(CLOSED, inputs, layer_key, lambda _: {}, {key} if key else (), ledger)
-    step = found.steps["python"]
+    new_plan = plan.make(CLOSED, inputs, layer_key, lambda _: {}, {key} if key else (), ledger)
+    step = new_plan.steps["python"]
     assert (step.action, step.reason) == (Action.graft, "its layer is there; only base is another")
     assert step.changes
 

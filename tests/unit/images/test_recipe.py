@@ -42,9 +42,9 @@ def chain(root: Path, stem: str = JUPYTER) -> tuple[Stage, ...]:
 
 
 def mistakes(root: Path) -> list[tuple[str, int, str]]:
-    with pytest.raises(Mistakes) as found:
+    with pytest.raises(Mistakes) as error:
         chain(root)
-    return [(m.file.relative_to(root).as_posix(), m.line, m.what) for m in found.value.mistakes]
+    return [(m.file.relative_to(root).as_posix(), m.line, m.what) for m in error.value.mistakes]
 
 
 def append(file: Path, text: str) -> int:
@@ -232,8 +232,8 @@ def test_with_pip_the_version_of_the_base_s_pip_counts(root: Path) -> None:
 )
 def test_a_mistake_in_a_template_is_told_with_its_file_and_line(root: Path, file: str, line: str, what: str) -> None:
     number = append(root / file, line)
-    ((found, at, why),) = mistakes(root)
-    assert (found, at) == (file, number)
+    ((place, at, why),) = mistakes(root)
+    assert (place, at) == (file, number)
     assert what in why
 
 
@@ -248,15 +248,15 @@ def test_a_mistake_in_an_included_snippet_is_told_where_it_stands(root: Path) ->
 def test_a_lock_of_another_pipfile_is_refused(root: Path) -> None:
     pipfile = root / LOCKS / "Pipfile"
     pipfile.write_text(pipfile.read_text().replace("[packages]\n", '[packages]\nsix = "~=1.16"\n'))
-    with pytest.raises(Mistakes, match="1 mistake") as found:
+    with pytest.raises(Mistakes, match="1 mistake") as error:
         chain(root)
-    assert f"{LOCKS}/Pipfile.lock" in found.value.why
-    assert "run `refit lock`" in found.value.why
+    assert f"{LOCKS}/Pipfile.lock" in error.value.why
+    assert "run `refit lock`" in error.value.why
 
 
 def test_an_export_that_was_edited_is_refused(root: Path) -> None:
     append(root / LOCKS / "requirements-jupyter.txt", "six==1.16.0 --hash=sha256:00")
-    assert [found[:2] for found in mistakes(root)] == [(f"{LOCKS}/requirements-jupyter.txt", 113)]
+    assert [one[:2] for one in mistakes(root)] == [(f"{LOCKS}/requirements-jupyter.txt", 113)]
 
 
 @pytest.mark.parametrize("name", ["Pipfile.lock", "requirements.txt"])

@@ -111,17 +111,17 @@ def test_a_server_that_speaks_no_http(settings: Settings) -> None:
 
 
 def test_content_that_is_not_what_its_digest_says_is_refused(settings: Settings) -> None:
-    wanted = digest_of(b"the right content")
+    digest = digest_of(b"the right content")
 
     def forged(request: BaseHTTPRequestHandler) -> Answer:
-        return HELLO if request.path == "/v2/" else (200, {"Docker-Content-Digest": wanted}, b'{"layers": []}')
+        return HELLO if request.path == "/v2/" else (200, {"Docker-Content-Digest": digest}, b'{"layers": []}')
 
     with server(forged) as port:
         registry = client(settings, port)
         with pytest.raises(RegistryError, match="doesn't answer as"):
-            registry.manifest("images", wanted)
+            registry.manifest("images", digest)
         with pytest.raises(RegistryError, match="doesn't answer as"):
-            registry.blob("images", wanted, 100)
+            registry.blob("images", digest, 100)
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,9 @@ def test_a_copy_whose_download_breaks_is_whole(settings: Settings) -> None:
     whole = registry.held.copy()
 
     with registry.serve() as port:
-        found = client(settings, port)
+        result = client(settings, port)
         with TemporaryFile() as copy:
-            found.get_file("images", digest_of(LARGE), copy, len(LARGE))
+            result.get_file("images", digest_of(LARGE), copy, len(LARGE))
             assert copy.read() == LARGE
     assert whole == registry.held
     assert registry.breaks < 0

@@ -40,12 +40,12 @@ def monitor(tmp_path: Path) -> ConnectionMonitor:
 def processes() -> Iterator[list[psutil.Process]]:
     """Some processes that could be those of connections."""
     with ExitStack() as stack:
-        found = []
+        results = []
         for _ in range(4):
             one = stack.enter_context(subprocess.Popen(["sleep", "1000"]))
             stack.callback(one.kill)
-            found.append(psutil.Process(one.pid))
-        yield found
+            results.append(psutil.Process(one.pid))
+        yield results
 
 
 def test_a_person_has_so_many_connections_and_those_that_ended_dont_count(

@@ -51,6 +51,6 @@ def test_an_index_has_to_say_when_files_were_uploaded(tmp_path: Path, time: str)
         if time:
             assert cutoff.settle(lock(digest), pipfile, DAY, Settings(home=tmp_path)) == lock(digest)
         else:
-            with pytest.raises(RefitError, match="doesn't say when its files were uploaded") as found:
+            with pytest.raises(RefitError, match="doesn't say when its files were uploaded") as error:
                 cutoff.settle(lock(digest), pipfile, DAY, Settings(home=tmp_path))
-            assert "ant" in found.value.why
+            assert "ant" in error.value.why

@@ -211,9 +211,9 @@ def test_a_mirror_in_doubt_is_unknown(
     anew = Resolver()
     freshness.resolve(base, mirror, anew)
     break_it(site)
-    found = freshness.look_at_system(base, mirror).finding
-    assert found.verdict is Verdict.unknown
-    assert site.url in found.reason
+    finding = freshness.look_at_system(base, mirror).finding
+    assert finding.verdict is Verdict.unknown
+    assert site.url in finding.reason
     freshness.resolve(base, mirror, anew)
     assert anew.calls == 2
 
@@ -273,7 +273,7 @@ def test_an_index_is_read_with_its_signature_and_without(site: Site, mirror: Set
     end = "-----BEGIN PGP SIGNATURE-----\n\nabc\n-----END PGP SIGNATURE-----\n" if signed else ""
     site.answers[path] = (200, "text/plain", f"{signed}{site.answers[path][2].decode()}{end}".encode())
     with debian_archive.connection(mirror) as client:
-        found = debian_archive.release(client, f"{site.url}{path}", "arm64")
-        assert "/main/binary-arm64/by-hash/SHA256/" in found.packages and found.packages.endswith(found.digest)
+        result = debian_archive.release(client, f"{site.url}{path}", "arm64")
+        assert "/main/binary-arm64/by-hash/SHA256/" in result.packages and result.packages.endswith(result.digest)
         with pytest.raises(ArchiveError, match="no list of packages for sparc"):
             debian_archive.release(client, f"{site.url}{path}", "sparc")

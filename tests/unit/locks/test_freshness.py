@@ -93,9 +93,9 @@ def test_which_locks_are_due_is_known_without_asking_anybody(site: Site, locked:
 
 def test_a_lock_is_made_anew_when_its_release_excepts_a_package(site: Site, locked: Path, settings: Settings) -> None:
     freshness.keep(look(locked, settings), settings)
-    found = look(locked, settings, terms="exceptions [('six', '>=1.18')]").finding
-    assert found.verdict is Verdict.changed
-    assert "release" in found.reason
+    finding = look(locked, settings, terms="exceptions [('six', '>=1.18')]").finding
+    assert finding.verdict is Verdict.changed
+    assert "release" in finding.reason
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_an_index_in_doubt_is_unknown(
 ) -> None:
     freshness.keep(look(locked, settings), settings)
     site.answers["/simple/six/"] = answer
-    found = look(locked, settings).finding
-    assert found.verdict is Verdict.unknown
-    assert said in found.reason
-    assert f"{site.url}/simple/six/" in found.reason
+    finding = look(locked, settings).finding
+    assert finding.verdict is Verdict.unknown
+    assert said in finding.reason
+    assert f"{site.url}/simple/six/" in finding.reason
 
 
 def test_other_locks_are_other_questions(site: Site, locked: Path, settings: Settings, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_links_are_compared_by_what_they_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "seen", "verdict"),
+    ("before", "seen", "verdict"),
     [
         ({"a": "1"}, {"a": "1"}, Verdict.same),
         ({"a": "1", "b": "1"}, {"a": "1"}, Verdict.same),
@@ -225,9 +225,9 @@ def test_links_are_compared_by_what_they_name() -> None:
     ],
 )
 def test_a_lock_is_the_same_only_if_all_its_pages_are(
-    known: dict[str, str] | None, seen: dict[str, str | None], verdict: Verdict
+    before: dict[str, str] | None, seen: dict[str, str | None], verdict: Verdict
 ) -> None:
-    record = known and LockRecord(made=AT, pages={url: Page(digest=digest) for url, digest in known.items()})
+    record = before and LockRecord(made=AT, pages={url: Page(digest=digest) for url, digest in before.items()})
     now_seen = {url: Page(digest=digest) if digest else Unreadable("down") for url, digest in seen.items()}
     assert freshness.lock_finding(record or None, now_seen, AT).verdict is verdict
 

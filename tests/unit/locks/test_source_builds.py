@@ -36,9 +36,9 @@ def folder(tmp_path: Path) -> Path:
 
 def mistakes(folder: Path, sources: str) -> list[tuple[str, int, str]]:
     source_builds.sources_file(folder.parent).write_text(sources)
-    with pytest.raises(Mistakes) as found:
+    with pytest.raises(Mistakes) as error:
         read_pipfile(folder / "Pipfile")
-    return [(mistake.file.name, mistake.line, mistake.what) for mistake in found.value.mistakes]
+    return [(mistake.file.name, mistake.line, mistake.what) for mistake in error.value.mistakes]
 
 
 def test_names_are_those_of_the_lock_however_they_are_written(folder: Path) -> None:

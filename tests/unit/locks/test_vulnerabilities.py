@@ -43,7 +43,7 @@ RECORD = {
 BOUNDS = Bounds("2026a", {"packages": {"urllib3": "2.5.0"}})
 
 
-def found(version: str, record: dict[str, object] = RECORD) -> list[Vulnerability]:
+def reported(version: str, record: dict[str, object] = RECORD) -> list[Vulnerability]:
     return vulnerabilities.affecting([Record.model_validate(record)], {"urllib3": version, "six": "1.17.0"})
 
 
@@ -52,26 +52,26 @@ def found(version: str, record: dict[str, object] = RECORD) -> list[Vulnerabilit
     [("1.25", ("1.26.21", "2.6.3")), ("2.5.0", ("2.6.3",)), ("2.0.0rc1", None), ("1.26.21", None), ("2.6.3", None)],
 )
 def test_a_version_is_held_by_ranges(version: str, mended: tuple[str, ...] | None) -> None:
-    assert [one.mended for one in found(version)] == ([] if mended is None else [mended])
+    assert [one.mended for one in reported(version)] == ([] if mended is None else [mended])
 
 
 def test_a_version_is_held_by_name_or_up_to_the_last() -> None:
     last = {"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"last_affected": "2.5.0"}]}
     affected = {"package": {"ecosystem": "PyPI", "name": "urllib3"}, "ranges": [last], "versions": ["9.9"]}
     record = {"id": "x", "affected": [affected]}
-    assert [bool(found(version, record)) for version in ("2.5.0", "2.5.1", "9.9")] == [True, False, True]
+    assert [bool(reported(version, record)) for version in ("2.5.0", "2.5.1", "9.9")] == [True, False, True]
 
 
 def test_what_was_withdrawn_or_belongs_elsewhere_does_not_count() -> None:
-    assert not found("2.5.0", {**RECORD, "withdrawn": "2026-01-01T00:00:00Z"})
+    assert not reported("2.5.0", {**RECORD, "withdrawn": "2026-01-01T00:00:00Z"})
     elsewhere = {**RECORD["affected"][0], "package": {"ecosystem": "npm", "name": "urllib3"}}
-    assert not found("2.5.0", {**RECORD, "affected": [elsewhere]})
+    assert not reported("2.5.0", {**RECORD, "affected": [elsewhere]})
 
 
 def test_only_what_a_forbidden_move_would_mend_is_named() -> None:
-    (one,) = vulnerabilities.unmended(found("2.5.0"), BOUNDS)
+    (one,) = vulnerabilities.unmended(reported("2.5.0"), BOUNDS)
     assert str(one) == "urllib3 2.5.0: GHSA-x, CVE-2026-1, mended in 2.6.3"
-    assert not vulnerabilities.unmended(found("2.5.0"), Bounds("2026a", {"packages": {"urllib3": "2.6.0"}}))
+    assert not vulnerabilities.unmended(reported("2.5.0"), Bounds("2026a", {"packages": {"urllib3": "2.6.0"}}))
 
 
 def test_records_come_from_a_file_or_an_archive(tmp_path: Path) -> None:

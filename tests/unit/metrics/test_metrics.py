@@ -77,33 +77,36 @@ def told(facts: Facts) -> Samples:
 
 
 def test_all_that_is_counted_can_be_read() -> None:
-    found = told(FACTS)
+    answer = told(FACTS)
     lab, other = LAB, ("r-minimal-deb12-py311", "2026a")
-    assert found["refit_sessions", (NEW, *lab, "running")] == 1
-    assert found["refit_sessions", (NEW, *lab, "missing")] == 1
-    assert found["refit_sessions_down", lab] == 1
-    assert (found["refit_sessions_behind", lab], found["refit_sessions_behind", other]) == (1, 0)
-    assert (found["refit_sessions_overdue", lab], found["refit_sessions_overdue", other]) == (1, 0)
-    assert found["refit_rollout_begun_timestamp_seconds", (NEW, *lab, "running")] == BEGUN.timestamp()
-    assert found["refit_rollout_sessions", (NEW, "true", *lab)] == 2
-    assert found["refit_rollout_sessions", (NEW, "false", *lab)] == 1
-    assert not any(name == "refit_rollout_sessions" and "sha256:old" in labels for name, labels in found)
-    assert found["refit_moves", ("rolled back", "verify")] == 1
-    assert (found["refit_move_downtime_seconds_count", ()], found["refit_move_downtime_seconds_sum", ()]) == (4, 103.9)
-    assert found["refit_move_downtime_seconds_bucket", ("0.5",)] == 2
-    assert found["refit_moves_interrupted", ()] == 2
-    assert (found["refit_pool_size_bytes", ()], found["refit_pool_free_bytes", ()]) == (50, 4)
-    assert found["refit_stages_total", ("grafted",)] == 20
-    assert (found["refit_service_up", ("registry",)], found["refit_service_up", ("worker",)]) == (1, 0)
-    assert found["refit_queue_runs", ("refit-deb12", "waiting")] == 2
-    assert found["refit_flow_last_success", ("nightly",)] == 1
-    assert found["refit_flow_last_duration_seconds", ("nightly",)] == 12.5
+    assert answer["refit_sessions", (NEW, *lab, "running")] == 1
+    assert answer["refit_sessions", (NEW, *lab, "missing")] == 1
+    assert answer["refit_sessions_down", lab] == 1
+    assert (answer["refit_sessions_behind", lab], answer["refit_sessions_behind", other]) == (1, 0)
+    assert (answer["refit_sessions_overdue", lab], answer["refit_sessions_overdue", other]) == (1, 0)
+    assert answer["refit_rollout_begun_timestamp_seconds", (NEW, *lab, "running")] == BEGUN.timestamp()
+    assert answer["refit_rollout_sessions", (NEW, "true", *lab)] == 2
+    assert answer["refit_rollout_sessions", (NEW, "false", *lab)] == 1
+    assert not any(name == "refit_rollout_sessions" and "sha256:old" in labels for name, labels in answer)
+    assert answer["refit_moves", ("rolled back", "verify")] == 1
+    assert (answer["refit_move_downtime_seconds_count", ()], answer["refit_move_downtime_seconds_sum", ()]) == (
+        4,
+        103.9,
+    )
+    assert answer["refit_move_downtime_seconds_bucket", ("0.5",)] == 2
+    assert answer["refit_moves_interrupted", ()] == 2
+    assert (answer["refit_pool_size_bytes", ()], answer["refit_pool_free_bytes", ()]) == (50, 4)
+    assert answer["refit_stages_total", ("grafted",)] == 20
+    assert (answer["refit_service_up", ("registry",)], answer["refit_service_up", ("worker",)]) == (1, 0)
+    assert answer["refit_queue_runs", ("refit-deb12", "waiting")] == 2
+    assert answer["refit_flow_last_success", ("nightly",)] == 1
+    assert answer["refit_flow_last_duration_seconds", ("nightly",)] == 12.5
 
 
 def test_a_machine_on_which_nothing_has_happened_can_be_read_as_well() -> None:
-    found = told(Facts())
-    assert (found["refit_move_downtime_seconds_count", ()], found["refit_moves_interrupted", ()]) == (0, 0)
-    assert not any(name.startswith("refit_pool") for name, _ in found)
+    answer = told(Facts())
+    assert (answer["refit_move_downtime_seconds_count", ()], answer["refit_moves_interrupted", ()]) == (0, 0)
+    assert not any(name.startswith("refit_pool") for name, _ in answer)
 
 
 def test_nobody_is_called_up_to_date_while_the_registry_is_silent() -> None:
@@ -195,9 +198,9 @@ class Prefect(BaseHTTPRequestHandler):
 
 def test_the_prefect_server_is_asked_for_runs(settings: Settings) -> None:
     with serving_at(Prefect) as port:
-        found = runs.look(settings.model_copy(update={"prefect_server": f"http://127.0.0.1:{port}"}))
-    assert found.open == {("refit-deb12", "waiting"): 1}
-    assert {flow: run.state_type for flow, run in found.last.items()} == {"nightly": "FAILED"}
+        changed_settings = runs.look(settings.model_copy(update={"prefect_server": f"http://127.0.0.1:{port}"}))
+    assert changed_settings.open == {("refit-deb12", "waiting"): 1}
+    assert {flow: run.state_type for flow, run in changed_settings.last.items()} == {"nightly": "FAILED"}
 
 
 def test_a_prefect_server_that_is_away_is_no_error(settings: Settings) -> None:

@@ -19,9 +19,9 @@ def ada(sessions: Fleet) -> Session:
 @pytest.fixture
 def rollout(tmp_path: Path) -> Iterator[Fleet]:
     """Two sessions of one wave, and the image that both are to get."""
-    with fleet(tmp_path / "home", waves=[100]) as found, found.in_charge():
-        old = found.image("old")
-        found.add(1, old)
-        found.add(2, old)
-        found.image("new")
-        yield found
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
+        old = sessions.image("old")
+        sessions.add(1, old)
+        sessions.add(2, old)
+        sessions.image("new")
+        yield sessions

@@ -96,7 +96,7 @@ def test_a_notice_that_a_killed_run_has_removed_is_no_change_by_the_new_image(
 def test_a_session_that_cant_have_a_higher_weight_is_moved_all_the_same(sessions: Fleet, ada: Session) -> None:
     happening(sessions, "favour", "before", fail("no control groups"))
     assert move(sessions, ada).moved and healthy(sessions, ada)
-    assert any("its weight stays as it was" in entry.note for entry in _entries(sessions, ada))
+    assert any("its CPU weight stays as it was" in entry.note for entry in _entries(sessions, ada))
 
 
 def test_a_weight_that_cant_be_taken_back_is_left_to_a_recovery(sessions: Fleet, ada: Session) -> None:

@@ -52,8 +52,8 @@ LEASE = 0.15
 @pytest.fixture
 def sessions() -> Iterator[Fleet]:
     """In memory: hundreds of moves would wait for a disk most of the time."""
-    with TemporaryDirectory(dir="/dev/shm") as folder, fleet(Path(folder), lease_seconds=LEASE) as found:
-        yield found
+    with TemporaryDirectory(dir="/dev/shm") as folder, fleet(Path(folder), lease_seconds=LEASE) as simulated:
+        yield simulated
 
 
 def walked(fleet: Fleet, kind: str, image: Image, access: Access, until: int | None, every: int) -> list[str]:
@@ -161,7 +161,7 @@ def test_a_run_that_is_told_to_end_begins_no_further_step(sessions: Fleet, step:
         result = run.result()
     [move] = sessions.journal.history(session.name)
     begun = [entry.step for entry in sessions.journal.entries(move) if entry.phase is Phase.intent]
-    forward = [one for one in begun if one in {known.name for known in OF_EVERY_MOVE}]
+    forward = [one for one in begun if one in {each.name for each in OF_EVERY_MOVE}]
     if step in ("commit", "clean"):
         assert result.moved and forward[-1] == "clean"
     else:

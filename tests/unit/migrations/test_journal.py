@@ -29,7 +29,7 @@ def test_a_move_is_unfinished_until_the_history_tells_of_its_end(settings: Setti
         for step in OF_EVERY_MOVE:
             journal.write(held, move, Entry(step.name, Phase.intent))
             journal.write(held, move, Entry(step.name, Phase.done))
-        assert [found.id for found in journal.unfinished()] == [move.id]
+        assert [one.id for one in journal.unfinished()] == [move.id]
         assert journal.end(held, move, State.cleaned, "").ended
     assert not journal.unfinished()
     told = [event.kind for event in History(journal.database).events("ada")]

@@ -21,15 +21,15 @@ MOST_STEPS = 2 * len(STEPS) * (ATTEMPTS + 1) * 2
 
 def entries(*lines: str) -> list[Entry]:
     """`create!` is an intent, `create` an intent and that it was done, `create-` that it failed."""
-    found = []
+    results = []
     for line in lines:
         name = line.rstrip("!-")
-        found.append(Entry(name, Phase.intent))
+        results.append(Entry(name, Phase.intent))
         if line.endswith("-"):
-            found.append(Entry(name, Phase.failed, "because"))
+            results.append(Entry(name, Phase.failed, "because"))
         elif not line.endswith("!"):
-            found.append(Entry(name, Phase.done))
-    return found
+            results.append(Entry(name, Phase.done))
+    return results
 
 
 UPSETS = st.sampled_from(["none"] * 4 + CRASHES + PEOPLE + ["fail", "new dies", "somebody works", "time passes"])
@@ -46,7 +46,7 @@ def test_whatever_happens_it_ends_and_nothing_is_lost(upsets: list[str], reverts
             break
     assert end, "it does not terminate"
     assert end.state in FINAL
-    reached = [found for entry in world.journal if (found := leads_to(entry))]
+    reached = [result for entry in world.journal if (result := leads_to(entry))]
     assert (reached or [State.planned])[-1] == state(world.journal), "a line by itself says the same as all of them"
     check_the_end(world, end, touched_by_people=set(PEOPLE) & set(upsets))
 
@@ -136,11 +136,11 @@ BACK = ["halt", "restore", "revive", "reopen", "forget", "cool", "discard"]
     ids=lambda value: value[-1].step if value and isinstance(value[-1], Entry) else "",
 )
 def test_a_failure_undoes_what_was_begun_and_no_more(journal: list[Entry], undone: list[str]) -> None:
-    seen, found = Seen(True, True, Running.stopped, Running.running), []
+    seen, results = Seen(True, True, Running.stopped, Running.running), []
     while isinstance(chosen := decide(journal, seen), Undo):
-        found.append(chosen.undo)
+        results.append(chosen.undo)
         journal = [*journal, Entry(chosen.undo, Phase.intent), Entry(chosen.undo, Phase.done)]
-    assert found == undone
+    assert results == undone
     assert chosen == End(State.rolled_back, "because")
 
 
@@ -157,9 +157,9 @@ def test_a_session_that_was_deleted_is_never_resurrected() -> None:
     assert decide(journal, gone) == undoing(BY_NAME["look"])
 
 
-@pytest.mark.parametrize(("session", "wanted"), [(True, False), (False, False)])
-def test_on_the_way_back_nothing_is_made_warm_that_its_owner_has_ended(session: bool, wanted: bool) -> None:
-    ended = Seen(session, wanted, Running.stopped, Running.running)
+@pytest.mark.parametrize(("session", "should_run"), [(True, False), (False, False)])
+def test_on_the_way_back_nothing_is_made_warm_that_its_owner_has_ended(session: bool, should_run: bool) -> None:
+    ended = Seen(session, should_run, Running.stopped, Running.running)
     assert decide(entries(*STARTED, "answer-"), ended) == undoing(BY_NAME["start"])
 
 

@@ -23,8 +23,8 @@ from tests.support.simulated.fleet import Fleet, fleet
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(tmp_path / "home") as found, found.in_charge():
-        yield found
+    with fleet(tmp_path / "home") as simulated, simulated.in_charge():
+        yield simulated
 
 
 @pytest.fixture

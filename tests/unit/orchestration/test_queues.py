@@ -37,17 +37,17 @@ def another(base: Base, name: str, family: str) -> Base:
 @pytest.fixture
 def catalog() -> Catalog:
     """The catalog, with one more operating system of each family; the release ships two profiles on all of them."""
-    found = load_catalog(ROOT)
-    bases = [found.bases["deb12"], another(found.bases["deb12"], "deb13", "deb")]
-    bases.append(another(found.bases["deb12"], "c9s", "rpm"))
+    own_catalog = load_catalog(ROOT)
+    bases = [own_catalog.bases["deb12"], another(own_catalog.bases["deb12"], "deb13", "deb")]
+    bases.append(another(own_catalog.bases["deb12"], "c9s", "rpm"))
 
     def moved(profile: Profile, base: Base) -> Profile:
         return replace(profile, base=base, stem=profile.stem.replace("deb12", base.name))
 
-    chosen = [load_profile(found, "2026a", f"{ide}-minimal-deb12-py311") for ide in ("jupyter", "runtime")]
+    chosen = [load_profile(own_catalog, "2026a", f"{ide}-minimal-deb12-py311") for ide in ("jupyter", "runtime")]
     shipped = tuple(moved(profile, base) for profile in chosen for base in bases)
     release = Release("2026a", shipped)
-    return replace(found, bases={base.name: base for base in bases}, releases={"2026a": release})
+    return replace(own_catalog, bases={base.name: base for base in bases}, releases={"2026a": release})
 
 
 def pools(catalog: Catalog, *held: str) -> dict[str, WorkPool]:

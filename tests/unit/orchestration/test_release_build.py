@@ -72,13 +72,13 @@ def attempt(profiles: Sequence[str], *made: str, **failed: Exception) -> Attempt
     """The result of an attempt to build some profiles, each with a stage of its own on one base."""
     base, recipes = Built("base", "key", None, "sha256:1"), load_catalog(ROOT)
     any_one = recipes.releases[max(recipes.releases)].profiles[0]
-    wanted = tuple(replace(any_one, stem=stem) for stem in profiles)
+    asked = tuple(replace(any_one, stem=stem) for stem in profiles)
     outcomes = Outcomes({"base": base})
     for stem in profiles:
         image = replace(IMAGE, profile=stem)
         outcomes.stages[stem] = failed.get(stem) or Built(stem, f"key of {stem}", None, "sha256:2", stem not in made)
         outcomes.images[stem] = failed.get(stem, image)
-    return Attempt(ReleasePlan(wanted, Graph({}, {}), Plan({})), outcomes)
+    return Attempt(ReleasePlan(asked, Graph({}, {}), Plan({})), outcomes)
 
 
 def build(

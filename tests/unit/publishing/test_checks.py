@@ -24,15 +24,15 @@ def source(tmp_path: Path) -> Path:
 
 
 def stale(root: Path) -> list[str]:
-    found = probe.files({}, str(root))["stale"]
-    assert isinstance(found, list)
-    return found
+    findings = probe.files({}, str(root))["stale"]
+    assert isinstance(findings, list)
+    return findings
 
 
 def secrets(root: Path, **values: str) -> list[str]:
-    found = probe.files(values, str(root))["secrets"]
-    assert isinstance(found, list)
-    return found
+    findings = probe.files(values, str(root))["secrets"]
+    assert isinstance(findings, list)
+    return findings
 
 
 # --- Compiled files -------------------------------------------------------------------------------------------------
@@ -53,8 +53,8 @@ def test_a_source_that_was_changed_afterwards(
 ) -> None:
     py_compile.compile(str(source), invalidation_mode=mode)
     source.write_text("answer = 43, or so\n")
-    (found,) = stale(tmp_path)
-    assert found.startswith("/lib/__pycache__/thing.cpython-311.pyc: its source has another ")
+    (finding,) = stale(tmp_path)
+    assert finding.startswith("/lib/__pycache__/thing.cpython-311.pyc: its source has another ")
 
 
 def test_a_time_that_a_layer_has_changed(tmp_path: Path, source: Path) -> None:
@@ -102,8 +102,8 @@ def test_what_python_never_loads_can_not_be_stale(tmp_path: Path, source: Path) 
 def test_files_with_secrets_or_proxies(tmp_path: Path, path: str, content: str, seen: str) -> None:
     (tmp_path / path).parent.mkdir(parents=True)
     (tmp_path / path).write_text(content)
-    (found,) = secrets(tmp_path)
-    assert found.startswith(f"/{path}: {seen}")
+    (finding,) = secrets(tmp_path)
+    assert finding.startswith(f"/{path}: {seen}")
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_secrets_in_the_configuration() -> None:
         "REFIT_TOKEN_FILE=/run/token",
         "A=correct horse",
     ]
-    found = checks.in_config({"config": {"Env": variables}, "history": history}, {"auth": "correct horse"})
-    assert found == [
+    findings = checks.in_config({"config": {"Env": variables}, "history": history}, {"auth": "correct horse"})
+    assert findings == [
         "environment: NPM_TOKEN",
         "environment: holds auth",
         "environment: http_proxy",
@@ -214,17 +214,17 @@ def test_sizes_and_versions_of_packages(tmp_path: Path) -> None:
         " about Package: x\n\n"
         "Package: gone\nStatus: deinstall ok config-files\nInstalled-Size: 9\nVersion: 2\n"
     )
-    found = probe.files({}, str(tmp_path))
-    assert found["sizes"] == {"deb/tmux": 1073 * 1024, "pypi/some-thing": 5}
-    assert found["packages"] == {"deb/tmux": "1:3.3a-3", "pypi/some-thing": "1.0"}
+    findings = probe.files({}, str(tmp_path))
+    assert findings["sizes"] == {"deb/tmux": 1073 * 1024, "pypi/some-thing": 5}
+    assert findings["packages"] == {"deb/tmux": "1:3.3a-3", "pypi/some-thing": "1.0"}
 
 
 def test_of_a_package_that_is_there_twice_all_bytes_count_and_one_version(tmp_path: Path) -> None:
     for place in ("site-packages", "dist-packages"):
         distribution(tmp_path / place, "rich", one="x = 1")
     (tmp_path / "dist-packages" / "rich-1.0.dist-info").rename(tmp_path / "dist-packages" / "rich-2.0.dist-info")
-    found = probe.files({}, str(tmp_path))
-    assert (found["sizes"], found["packages"]) == ({"pypi/rich": 10}, {"pypi/rich": "2.0"})
+    findings = probe.files({}, str(tmp_path))
+    assert (findings["sizes"], findings["packages"]) == ({"pypi/rich": 10}, {"pypi/rich": "2.0"})
 
 
 def test_an_image_may_grow_a_little() -> None:
@@ -236,9 +236,9 @@ def test_an_image_may_grow_a_little() -> None:
 def test_who_is_responsible_for_growth_is_named_the_largest_first() -> None:
     old = {"pypi/rich": 5 * MB, "deb/tmux": MB, "deb/less": 9 * MB}
     new = {"pypi/rich": 6 * MB, "deb/tmux": MB, "pypi/torch": 700 * MB}
-    found = checks.size(200 * MB, 100 * MB, None, new, old)
-    assert not found.passed
-    assert found.seen.splitlines() == [
+    findings = checks.size(200 * MB, 100 * MB, None, new, old)
+    assert not findings.passed
+    assert findings.seen.splitlines() == [
         "200.0 MB, 100% more than the image before",
         "  pypi/torch +700.0 MB",
         "  pypi/rich +1.0 MB",

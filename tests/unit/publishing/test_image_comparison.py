@@ -22,9 +22,9 @@ def test_another_python_cuda_or_system_is_named_before_all_packages() -> None:
 
 
 def test_changes() -> None:
-    found = changes({"deb/a": "1", "deb/b": "1", "deb/c": "1"}, {"deb/b": "2", "deb/c": "1", "deb/d": "1"})
-    assert (found.added, found.removed, found.changed) == ({"deb/d": "1"}, {"deb/a": "1"}, {"deb/b": ("1", "2")})
-    assert found
+    result = changes({"deb/a": "1", "deb/b": "1", "deb/c": "1"}, {"deb/b": "2", "deb/c": "1", "deb/d": "1"})
+    assert (result.added, result.removed, result.changed) == ({"deb/d": "1"}, {"deb/a": "1"}, {"deb/b": ("1", "2")})
+    assert result
     assert not changes({"deb/a": "1"}, {"deb/a": "1"})
 
 
@@ -34,6 +34,6 @@ PACKAGE_LISTS = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from("123"
 @pytest.mark.slow
 @given(PACKAGE_LISTS, PACKAGE_LISTS)
 def test_changes_lead_from_the_old_to_the_new(old: dict[str, str], new: dict[str, str]) -> None:
-    found = changes(old, new)
-    made = {**old, **found.added, **{name: to for name, (_, to) in found.changed.items()}}
-    assert {name: version for name, version in made.items() if name not in found.removed} == new
+    result = changes(old, new)
+    made = {**old, **result.added, **{name: to for name, (_, to) in result.changed.items()}}
+    assert {name: version for name, version in made.items() if name not in result.removed} == new

@@ -21,23 +21,23 @@ LOCKED = {"deb/libc6": "2.36-9", "deb/tmux": "3.3a-3", "pypi/rich": "15.0", "pyp
 
 
 def test_what_is_as_locked_leaves_the_evidence_as_it_is() -> None:
-    found = {**LOCKED, "pypi/rich": "15.0.0"}  # two ways to write one version
-    assert installed.completed(FILES, found) == FILES
-    assert installed.finding(FILES, found).seen == "4 packages, all as locked"
+    versions = {**LOCKED, "pypi/rich": "15.0.0"}  # two ways to write one version
+    assert installed.completed(FILES, versions) == FILES
+    assert installed.finding(FILES, versions).seen == "4 packages, all as locked"
 
 
 def test_what_a_recipe_installs_by_itself_is_named_and_stated() -> None:
-    found = {**LOCKED, "deb/rstudio-server": "2026.09.1+401", "deb/tmux": "3.4-1", "pypi/six": "1.17.0"}
-    del found["pypi/rich"]
-    told = installed.finding(FILES, found)
+    versions = {**LOCKED, "deb/rstudio-server": "2026.09.1+401", "deb/tmux": "3.4-1", "pypi/six": "1.17.0"}
+    del versions["pypi/rich"]
+    told = installed.finding(FILES, versions)
     assert told.passed and told.seen.splitlines() == [
         "deb/rstudio-server 2026.09.1+401 is in no lock",
         "deb/tmux is 3.4-1, and locked as 3.3a-3",
         "pypi/six 1.17.0 is in no lock",
         "pypi/rich is locked, and not there",
     ]
-    files = installed.completed(FILES, found)
-    assert json.loads(files[PACKAGES]) == LOCKED | found
+    files = installed.completed(FILES, versions)
+    assert json.loads(files[PACKAGES]) == LOCKED | versions
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(files[SBOM].decode()) is None
     system, *parts = json.loads(files[SBOM])["components"]
     assert system["name"] == "debian"

@@ -144,8 +144,8 @@ def test_the_newest_wheels_stay_whatever_stands_on_them() -> None:
     assert kept(made) == {"new": "the newest wheels"}
 
 
-@pytest.mark.parametrize("wanted", [True, False], ids=["an image has the layer", "no image has it"])
-def test_the_parent_of_a_layer_stays_as_long_as_what_is_noted_of_it(settings: Settings, wanted: bool) -> None:
+@pytest.mark.parametrize("expected", [True, False], ids=["an image has the layer", "no image has it"])
+def test_the_parent_of_a_layer_stays_as_long_as_what_is_noted_of_it(settings: Settings, expected: bool) -> None:
     carried, database = layers.Stored(digest_of(b"carried"), 7, digest_of(b"tar")), open_database(settings.database)
     written = canonical({"config": descriptor(CONFIG, b"{}"), "layers": [descriptor("l", b"base")]})
     parent = Manifest(digest_of(written), MANIFEST, written)
@@ -161,9 +161,9 @@ def test_the_parent_of_a_layer_stays_as_long_as_what_is_noted_of_it(settings: Se
         )
         _, stages = observe(registry, database, None)
     assert {tag for stage in stages for tag in stage.tags} == {"base", layer_tag("key", {})}
-    top = replace(image("image", ALIAS, dated(1)), layers={carried.digest: 7, "another": 1} if wanted else {})
+    top = replace(image("image", ALIAS, dated(1)), layers={carried.digest: 7, "another": 1} if expected else {})
     made = plan([top], stages, {}, NOW, POLICY)
-    assert (parent.digest in kept(made), len(removed(made))) == ((True, 0) if wanted else (False, 2))
+    assert (parent.digest in kept(made), len(removed(made))) == ((True, 0) if expected else (False, 2))
 
 
 def test_what_a_build_left_behind_is_no_stage() -> None:

@@ -129,8 +129,8 @@ LOST: dict[str, Callable[[Manifest, Manifest, Manifest], str]] = {
     "its evidence": lambda _, attached, __: attached.digest,
     "the configuration of its evidence": lambda _, attached, __: attached.part_digests[0],
     "a file of its evidence": lambda _, attached, __: attached.part_digests[-1],
-    "its signature": lambda *found: found[-1].digest,
-    "the envelope of its signature": lambda *found: found[-1].part_digests[-1],
+    "its signature": lambda *manifests: manifests[-1].digest,
+    "the envelope of its signature": lambda *manifests: manifests[-1].part_digests[-1],
 }
 
 

@@ -57,16 +57,16 @@ def test_the_bill_of_materials_is_valid_and_names_every_package() -> None:
     assert valid(bill)
     components = bill["components"]
     assert isinstance(components, list)
-    found = [PackageURL.from_string(component["purl"]) for component in components if "purl" in component]
-    assert [(p.type, p.namespace, p.name, p.version) for p in found] == [
+    purls = [PackageURL.from_string(component["purl"]) for component in components if "purl" in component]
+    assert [(p.type, p.namespace, p.name, p.version) for p in purls] == [
         ("deb", "debian", "git", "1:2.39.5-0+deb12u2"),
         ("deb", "debian", "libstdc++6", "12.2.0-14"),
         ("deb", "debian", "tzdata", "2026a-0+deb12u1"),
         ("pypi", None, "rich", "15.0.1"),
         ("pypi", None, "tz-data", "2026.1"),
     ]
-    assert isinstance(found[0].qualifiers, dict) and found[0].qualifiers["distro"] == "bookworm"
-    assert [p.to_string() for p in found] == [c["purl"] for c in components if "purl" in c]
+    assert isinstance(purls[0].qualifiers, dict) and purls[0].qualifiers["distro"] == "bookworm"
+    assert [p.to_string() for p in purls] == [c["purl"] for c in components if "purl" in c]
     assert components[-1]["properties"] == [{"name": "io.refit.stage", "value": "top"}]
 
 
@@ -83,8 +83,8 @@ VERSIONS = st.from_regex(r"([0-9]:)?[0-9][A-Za-z0-9.+~-]{0,12}", fullmatch=True)
 @given(st.dictionaries(NAMES, VERSIONS, max_size=4))
 def test_any_package_of_debian_can_be_named(packages: dict[str, str]) -> None:
     stage = replace(BASE, system=tuple(f"{name}={version}" for name, version in packages.items()))
-    found = (PackageURL.from_string(package.purl("bookworm")) for package in sbom.packages_of((stage,)))
-    assert {p.name: p.version for p in found} == packages
+    purls = (PackageURL.from_string(package.purl("bookworm")) for package in sbom.packages_of((stage,)))
+    assert {p.name: p.version for p in purls} == packages
 
 
 def test_a_package_of_rpm_is_named_with_its_epoch_and_architecture() -> None:

@@ -53,8 +53,8 @@ class Refit:
         return Refit(self.settings, open_database(f"sqlite:///{self.settings.home}/lost.db"), self.registry)
 
     def doubt(self, image: Manifest) -> Doubt | None:
-        found = self.publications.find([image.digest])[image.digest]
-        return found.doubt if isinstance(found, Refusal) else None
+        publication = self.publications.find([image.digest])[image.digest]
+        return publication.doubt if isinstance(publication, Refusal) else None
 
 
 @pytest.fixture

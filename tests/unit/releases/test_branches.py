@@ -52,8 +52,8 @@ def test_a_folder_outside_of_any_repository_has_no_branches(tmp_path: Path) -> N
 def test_a_release_branch_from_its_cut_to_the_remote(catalog: Path, tmp_path: Path, git: Git) -> None:
     there = branches.create(catalog, "2026a", "HEAD", tmp_path / "tree")
     assert there == tmp_path / "tree" / "catalog"
-    (found,) = branches.branches(catalog)
-    assert (found.release, found.problem, found.is_supported(date(2100, 1, 1))) == ("2026a", "", True)
+    (branch,) = branches.branches(catalog)
+    assert (branch.release, branch.problem, branch.is_supported(date(2100, 1, 1))) == ("2026a", "", True)
 
     branches.regenerate_in_merges(there)
     branches.regenerate_in_merges(there)
@@ -88,8 +88,8 @@ def test_a_worktree_follows_the_remote_and_gives_up_what_a_killed_run_left(
     assert branches.check_out(catalog, "2026a", tmp_path / "tree") == there
     assert (there / "releases" / "2026a.yaml").read_text() == "release: 2026a\n"
     assert not (there / "bundles" / "half").exists()
-    (found,) = branches.branches(catalog)
-    assert found.file is None and "2026a:releases/2026a.yaml" in found.problem and "profiles" in found.problem
+    (branch,) = branches.branches(catalog)
+    assert branch.file is None and "2026a:releases/2026a.yaml" in branch.problem and "profiles" in branch.problem
 
 
 def test_commits_that_were_not_pushed_stay_and_branches_that_went_apart_are_told(
@@ -172,5 +172,5 @@ def test_all_releases_are_listed_and_those_of_branches_have_the_say(catalog: Pat
         ["2026a", "branch", "ended", "2026-12-31", "0 3 * * *"],
         ["2025b", "catalog", "mistakes", "", ""],
     ]
-    found = Catalog(catalog, {}, {}, {}, {name: Release(name, ()) for name in ("2026a", "2025b")})
-    assert [(one.name, one.nightly) for one in branches.nights(found)] == [("2026a", "0 3 * * *"), ("2025b", "")]
+    own_catalog = Catalog(catalog, {}, {}, {}, {name: Release(name, ()) for name in ("2026a", "2025b")})
+    assert [(one.name, one.nightly) for one in branches.nights(own_catalog)] == [("2026a", "0 3 * * *"), ("2025b", "")]

@@ -156,11 +156,11 @@ def test_a_profile_that_takes_what_cant_be_had_here_is_told_unless_it_is_there_a
         steps = {profile.stem: Step(profile.stem, Action.build) for profile in profiles}
         steps["built"] = Step("built", Action.reuse)
         graph = Graph({name: Stage(name, Kind.closed, None, "") for name in steps}, {name: name for name in steps})
-        found = lacking(profiles, graph, Plan(steps), settings)
-    assert list(found) == ["lost"]
-    assert f"{gone}: it answers 404" in found["lost"].why
-    assert f"{nobody}: " in found["lost"].why
-    assert here not in found["lost"].why
+        result = lacking(profiles, graph, Plan(steps), settings)
+    assert list(result) == ["lost"]
+    assert f"{gone}: it answers 404" in result["lost"].why
+    assert f"{nobody}: " in result["lost"].why
+    assert here not in result["lost"].why
 
 
 def test_a_download_is_for_the_machines_that_it_names() -> None:

@@ -54,11 +54,11 @@ def test_programs(says: str | None, ok: bool) -> None:
 def test_what_draws_the_stages_is_told_and_nothing_that_anything_else_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (found,) = doctor_programs.pictures(Settings())
-    assert found.ok and doctor_programs.pictures not in doctor.NEEDED
+    (finding,) = doctor_programs.pictures(Settings())
+    assert finding.ok and doctor_programs.pictures not in doctor.NEEDED
     monkeypatch.setenv("PATH", str(tmp_path))
-    (found,) = doctor_programs.pictures(Settings())
-    assert (found.thing, found.ok) == ("dot", False) and "graphviz" in found.hint
+    (finding,) = doctor_programs.pictures(Settings())
+    assert (finding.thing, finding.ok) == ("dot", False) and "graphviz" in finding.hint
 
 
 def test_a_finding_says_how_to_mend() -> None:
@@ -119,8 +119,8 @@ def test_whether_sessions_can_be_closed_is_tried_in_a_network_of_its_own() -> No
 
 
 def on_ports(home: Path, port: int) -> dict[str, Finding]:
-    found = doctor_home.ports(Settings(home=home, prefect_port=port, registry_port=free_port()))
-    return {finding.thing: finding for finding in found}
+    findings = doctor_home.ports(Settings(home=home, prefect_port=port, registry_port=free_port()))
+    return {finding.thing: finding for finding in findings}
 
 
 @contextmanager
@@ -174,18 +174,18 @@ def test_a_port_is_ours_if_a_program_that_a_service_started_holds_it(tmp_path: P
 
 def test_an_external_registry_needs_no_port(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, registry="registry.example:5000", hub=False)
-    wanted = (settings.prefect_port, settings.gateway_port, settings.gateway_api_port)
-    assert [finding.thing for finding in doctor_home.ports(settings)] == [f"port {port}" for port in wanted]
+    expected = (settings.prefect_port, settings.gateway_port, settings.gateway_api_port)
+    assert [finding.thing for finding in doctor_home.ports(settings)] == [f"port {port}" for port in expected]
 
 
 def test_the_gateway_needs_a_node_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(home=tmp_path)
-    (found,) = doctor_home.gateway(settings)
-    assert found.ok and "by the first `refit up`" in found.seen
+    (finding,) = doctor_home.gateway(settings)
+    assert finding.ok and "by the first `refit up`" in finding.seen
     assert not tuple(doctor_home.gateway(settings.model_copy(update={"gateway": False})))
     monkeypatch.setattr(doctor_home, "NODE", tmp_path / "node")
-    (found,) = doctor_home.gateway(settings)
-    assert not found.ok and "REFIT_GATEWAY" in found.hint
+    (finding,) = doctor_home.gateway(settings)
+    assert not finding.ok and "REFIT_GATEWAY" in finding.hint
 
 
 @contextmanager

@@ -81,21 +81,21 @@ def box(name: str, generation: int, running: Running) -> Container:
 def test_of_a_move_that_was_cut_short_the_container_is_the_session_that_has_its_home(
     states: tuple[Running, Running], first: int
 ) -> None:
-    found = [box("ana", number, state) for number, state in enumerate(states, 1)]
-    [family] = without_record([*found, box("bob", 1, Running.running)], {"bob"})
+    containers = [box("ana", number, state) for number, state in enumerate(states, 1)]
+    [family] = without_record([*containers, box("bob", 1, Running.running)], {"bob"})
     assert [one.generation for one in family] == [first, 3 - first]
-    [family] = without_record([found[0], replace(found[1], warm=True)], ())
+    [family] = without_record([containers[0], replace(containers[1], warm=True)], ())
     assert [one.generation for one in family] == [1, 2]
-    unreadable = replace(found[0], made_from=None)
-    assert without_record([unreadable, found[1]], ())[0] == (found[1], unreadable)
+    unreadable = replace(containers[0], made_from=None)
+    assert without_record([unreadable, containers[1]], ())[0] == (containers[1], unreadable)
 
 
 @pytest.mark.slow
 def test_sessions_whose_records_are_lost_are_recorded_again_as_they_are(tmp_path: Path) -> None:
-    with fleet(tmp_path / "home") as found:
-        ada, bob, cyd = (found.add(number, found.image("old")) for number in (1, 2, 3))
-        sessions = found.sessions
-        with found.world.person():
+    with fleet(tmp_path / "home") as simulated:
+        ada, bob, cyd = (simulated.add(number, simulated.image("old")) for number in (1, 2, 3))
+        sessions = simulated.sessions
+        with simulated.world.person():
             sessions.stop(bob.name)
             sessions.remove(cyd.name)
         for lost in (ada, bob, cyd):
@@ -105,7 +105,7 @@ def test_sessions_whose_records_are_lost_are_recorded_again_as_they_are(tmp_path
         assert told == [(ada.name, True, ""), (bob.name, False, ""), (cyd.name, False, "")]
         assert sessions.store.find(ada.name) == (ada, True) and sessions.store.find(bob.name) == (bob, False)
         assert sessions.store.homes() == {each.name: each.uid for each in (ada, bob, cyd)} and recover(sessions) == ()
-        assert found.carrier().carry_out(found.to(ada, found.image("new"))).moved
+        assert simulated.carrier().carry_out(simulated.to(ada, simulated.image("new"))).moved
 
 
 def test_nobody_gets_back_what_belongs_to_another_by_now(store: Store) -> None:
@@ -142,10 +142,10 @@ def test_a_session_survives_its_json() -> None:
 
 def test_a_container_is_known_by_its_labels() -> None:
     listed = {"Names": ["refit-ana-1"], "State": "exited", "Labels": labels(session())}
-    found = as_container(listed)
-    assert (found.name, found.session, found.generation) == ("refit-ana-1", "ana", 1)
-    assert (found.image, found.running, found.made_from) == ("sha256:1", Running.stopped, session())
-    assert found.started is None is as_container({**listed, "StartedAt": -62135596800}).started
+    container = as_container(listed)
+    assert (container.name, container.session, container.generation) == ("refit-ana-1", "ana", 1)
+    assert (container.image, container.running, container.made_from) == ("sha256:1", Running.stopped, session())
+    assert container.started is None is as_container({**listed, "StartedAt": -62135596800}).started
     assert as_container({**listed, "StartedAt": 1795280400}).started == datetime(2026, 11, 21, 17, tzinfo=UTC)
 
 
@@ -212,7 +212,7 @@ def test_processes_that_allocate_at_once_never_get_the_same(database: Engine) ->
         process.join(PATIENCE)
     assert [process.exitcode for process in processes] == [0] * 4
     made = Store(database).sessions()
-    assert len({found.uid for found in made}) == 20
+    assert len({one.uid for one in made}) == 20
 
 
 def test_what_rsync_itemises_is_said_in_words() -> None:

@@ -114,8 +114,8 @@ def test_lengths_of_time() -> None:
 def test_a_profile_goes_before_its_release_and_that_before_the_settings() -> None:
     everybody = SessionPolicy.model_validate({"quiet": ["22:00-07:00"], "mode": "ask", "deadline_days": 7})
     release = SessionPolicy.model_validate({"mode": "when-idle", "deadline_days": 14})
-    found = SessionPolicy(deadline_days=None).over(release).over(everybody)
-    assert (found.mode, found.deadline_days, found.quiet) == (Mode.when_idle, None, (read_hours("22:00-07:00"),))
+    policy = SessionPolicy(deadline_days=None).over(release).over(everybody)
+    assert (policy.mode, policy.deadline_days, policy.quiet) == (Mode.when_idle, None, (read_hours("22:00-07:00"),))
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from flows.authoring.capture.facts import OWN, Capture, Choice, Given, Installed
 GIVEN = Given("minimal", "py311", {"requests": "2.32.0", "Six": "1.16.0"}, {"tree": "1"}, frozenset({"rich"}))
 
 
-def wanted(name: str, version: str = "1.2.3", **more: object) -> Package:
+def requested(name: str, version: str = "1.2.3", **more: object) -> Package:
     return Package(name, version, requested=True, **more)  # type: ignore[arg-type]
 
 
 def decided(*packages: Package, environments: tuple[str, ...] = (), **more: object) -> Capture:
-    places = (Place(OWN, "3.11", packages), Place("work/.venv", "3.11", (wanted("Polars", "1.0"),)))
+    places = (Place(OWN, "3.11", packages), Place("work/.venv", "3.11", (requested("Polars", "1.0"),)))
     installed = Installed("3.11", places, **{"system": (), **more})  # type: ignore[arg-type]
     return decide(installed, GIVEN, Choice("mine", environments))
 
@@ -30,17 +30,19 @@ def reasons(capture: Capture) -> dict[str, Reason]:
 
 
 def test_wishes_are_taken_and_what_came_along_or_was_there_is_not() -> None:
-    made = decided(wanted("Foo.Bar"), Package("needed", "1.0"), wanted("six", "1.16.0"), wanted("requests", "2.33.0"))
+    made = decided(
+        requested("Foo.Bar"), Package("needed", "1.0"), requested("six", "1.16.0"), requested("requests", "2.33.0")
+    )
     assert made.packages == {"foo-bar": "~=1.2.3", "requests": "~=2.33.0"}
     assert reasons(made) == {"work/.venv": Reason.not_chosen}
 
 
 def test_of_an_installer_that_marks_everything_those_count_that_nothing_needs() -> None:
     made = decided(
-        wanted("requests-cache", installer="uv", needs=("Certifi", "requests-cache")),
-        wanted("certifi", installer="uv"),
-        wanted("idna", installer="pip"),
-        wanted("other", installer="uv", needs=("idna",)),
+        requested("requests-cache", installer="uv", needs=("Certifi", "requests-cache")),
+        requested("certifi", installer="uv"),
+        requested("idna", installer="pip"),
+        requested("other", installer="uv", needs=("idna",)),
     )
     assert made.packages.keys() == {"requests-cache", "idna", "other"}
 
@@ -51,7 +53,7 @@ def test_an_environment_is_taken_only_if_said() -> None:
 
 
 def test_an_environment_of_another_python_is_not_taken() -> None:
-    installed = Installed("3.11", (Place("old", "3.9", (wanted("six"),)),), system=())
+    installed = Installed("3.11", (Place("old", "3.9", (requested("six"),)),), system=())
     made = decide(installed, GIVEN, Choice("mine", ("old",)))
     assert not made and reasons(made) == {"old": Reason.other_python}
 
@@ -62,7 +64,7 @@ def test_an_environment_that_marks_nothing_is_told() -> None:
 
 
 def test_a_git_dependency_and_a_package_of_the_bundle_are_told() -> None:
-    made = decided(wanted("tool", url="git+https://example.org/tool"), wanted("Rich", "9.0"))
+    made = decided(requested("tool", url="git+https://example.org/tool"), requested("Rich", "9.0"))
     assert not made.packages
     assert reasons(made) == {
         "tool": Reason.direct_url,
@@ -72,7 +74,7 @@ def test_a_git_dependency_and_a_package_of_the_bundle_are_told() -> None:
 
 
 def test_of_two_versions_the_first_is_taken_and_the_other_told() -> None:
-    made = decided(wanted("polars", "2.0"), environments=("work/.venv",))
+    made = decided(requested("polars", "2.0"), environments=("work/.venv",))
     assert made.packages == {"polars": "~=2.0"} and reasons(made) == {"polars": Reason.twice}
 
 
@@ -107,19 +109,19 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_name_or_version_becomes_a_line_of_its_own(name: str) -> None:
-    made = decided(wanted(name), wanted("fine", name))
+    made = decided(requested(name), requested("fine", name))
     assert not made.packages and {left.reason for left in made.left} == {Reason.unusable_name, Reason.not_chosen}
 
 
 @for_all(st.text(), st.text())
 def test_whatever_is_installed_the_pipfile_has_packages_alone(name: str, version: str) -> None:
-    read = tomllib.loads(pipfile(decided(wanted(name, version), wanted(name, "1.0"), wanted("fine", version))))
+    read = tomllib.loads(pipfile(decided(requested(name, version), requested(name, "1.0"), requested("fine", version))))
     assert read.keys() == {"packages", "requires"} and read["requires"] == {"python_version": "3.11"}
     assert all(isinstance(asked, str) for asked in read["packages"].values())
 
 
 def test_five_hundred_packages_are_taken_and_of_long_names_none() -> None:
-    made = decided(*(wanted(f"package-{number}") for number in range(500)), wanted("x" * 10_000))
+    made = decided(*(requested(f"package-{number}") for number in range(500)), requested("x" * 10_000))
     assert len(made.packages) == 500
     assert max(len(left.name) for left in made.left) == MOST_NAMED
 
@@ -178,20 +180,24 @@ def test_a_bundle_has_a_file_for_each_thing() -> None:
 
 
 def test_packages_of_no_index_are_told_and_a_build_is_compared_by_name() -> None:
-    made = without(decided(wanted("gone"), wanted("here"), system=("htop",)), ["gone"], Reason.not_in_index, "why")
+    made = without(
+        decided(requested("gone"), requested("here"), system=("htop",)), ["gone"], Reason.not_in_index, "why"
+    )
     assert made.packages == {"here": "~=1.2.3"} and reasons(made)["gone"] is Reason.not_in_index
     assert not missing_in(made.packages, made.system, ["Here"], {"htop"})
     assert [left.name for left in missing_in(made.packages, made.system, (), ())] == ["here", "htop"]
 
 
 def test_packages_that_nothing_else_explains_came_with_an_extra() -> None:
-    dask = wanted("Dask", extras=(("array", "numpy"), ("frame", "Pandas"), ("frame", "numpy"), ("all", "distributed")))
+    dask = requested(
+        "Dask", extras=(("array", "numpy"), ("frame", "Pandas"), ("frame", "numpy"), ("all", "distributed"))
+    )
     came = (Package("numpy", "2.0"), Package("pandas", "2.2"), Package("pip", "24"))
     made = decided(dask, *came)
     assert made.extras == {"dask": ("array", "frame")} and made.packages == {"dask": "~=1.2.3"}
     assert 'dask = {version = "~=1.2.3", extras = ["array", "frame"]}' in pipfile(made)
-    assert decided(dask, *came, wanted("other", needs=("numpy", "pandas"))).extras == {}
-    assert decided(dask, wanted("numpy"), Package("pandas", "2.2")).extras == {"dask": ("frame",)}
+    assert decided(dask, *came, requested("other", needs=("numpy", "pandas"))).extras == {}
+    assert decided(dask, requested("numpy"), Package("pandas", "2.2")).extras == {"dask": ("frame",)}
     assert decided(dask, Package("pandas", "2.2")).extras == {}  # not all of it is there
-    odd = wanted("odd", extras=(('x"]\n', "numpy"), ("a" * 51, "numpy")))
+    odd = requested("odd", extras=(('x"]\n', "numpy"), ("a" * 51, "numpy")))
     assert decided(odd, Package("numpy", "2.0")).extras == {}

@@ -25,7 +25,7 @@ IDE = "ides/2-runtime/runtime.snippet.j2"
 SITE = "https://example.org"
 
 
-def found(text: str, *, upper: bool = True) -> list[tuple[int, str]]:
+def mistakes_in(text: str, *, upper: bool = True) -> list[tuple[int, str]]:
     return [(mistake.line, mistake.what) for mistake in rules.instructions(FILE, text, upper=upper)]
 
 
@@ -58,7 +58,7 @@ def found(text: str, *, upper: bool = True) -> list[tuple[int, str]]:
     ],
 )
 def test_what_instructions_must_not_do(text: str, line: int, what: str) -> None:
-    [(where, said)] = found(text)
+    [(where, said)] = mistakes_in(text)
     assert where == line and what in said
 
 
@@ -79,7 +79,7 @@ def test_what_instructions_must_not_do(text: str, line: int, what: str) -> None:
     ],
 )
 def test_what_instructions_may_do(text: str) -> None:
-    assert found(text) == []
+    assert mistakes_in(text) == []
 
 
 def test_scripts_bring_nothing_that_is_not_checked() -> None:
@@ -98,7 +98,7 @@ def test_shared_snippets_install_what_was_locked_and_every_place_is_named() -> N
 
 
 def test_a_base_has_nothing_below_that_it_could_copy() -> None:
-    assert found("RUN chmod -R go-w /etc", upper=False) == []
+    assert mistakes_in("RUN chmod -R go-w /etc", upper=False) == []
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,9 @@ def small(settings: Settings) -> Settings:
 
 def test_a_cache_is_brought_under_its_limit(settings: Settings) -> None:
     old, older, new = fill(settings, "pip", 5, 9, 1)
-    found = {each.name: each for each in cache.caches(small(settings))}
-    assert (found["pip"].used, found["npm"].used) == (NOW - timedelta(days=1), None)
-    assert found["pip"].size >= 3_000_000 > found["pip"].limit == 2_500_000
+    results = {each.name: each for each in cache.caches(small(settings))}
+    assert (results["pip"].used, results["npm"].used) == (NOW - timedelta(days=1), None)
+    assert results["pip"].size >= 3_000_000 > results["pip"].limit == 2_500_000
     assert cache.prune(small(settings))["pip"] >= 1_000_000
     assert [path.exists() for path in (old, older, new)] == [True, False, True]
     assert cache.prune(small(settings)) == dict.fromkeys(cache.VARIABLES, 0)

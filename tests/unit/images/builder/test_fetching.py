@@ -37,9 +37,9 @@ def test_only_what_is_surely_not_to_be_had_is_named(settings: Settings, monkeypa
     nobody = f"http://127.0.0.1:{free_port()}/"
     with serving(Picky) as port, serving(Slow) as slow:
         there, gone = f"http://127.0.0.1:{port}/there", f"http://127.0.0.1:{port}/gone"
-        found = fetching.unreachable([there, gone, nobody, f"http://127.0.0.1:{slow}/"], settings)
-    assert found.keys() == {gone, nobody}
-    assert found[gone] == "it answers 404"
+        result = fetching.unreachable([there, gone, nobody, f"http://127.0.0.1:{slow}/"], settings)
+    assert result.keys() == {gone, nobody}
+    assert result[gone] == "it answers 404"
 
 
 def test_nothing_is_asked_for_nothing(settings: Settings) -> None:

@@ -77,10 +77,10 @@ def test_a_command_of_the_parent_ends_where_there_is_a_new_entry_point() -> None
 
 
 def test_labels_ports_user_and_folder() -> None:
-    found = inner("LABEL a=$HOME\nEXPOSE 80 81/udp\nEXPOSE 80/udp\nUSER 1001:0\nWORKDIR x/../y")
-    assert found["Labels"] == {"io.buildah.version": "1.28.2", "a": "/home/dev"}
-    assert found["ExposedPorts"] == {"80/tcp": {}, "81/udp": {}}
-    assert (found["User"], found["WorkingDir"]) == ("1001:0", "/home/dev/y")
+    result = inner("LABEL a=$HOME\nEXPOSE 80 81/udp\nEXPOSE 80/udp\nUSER 1001:0\nWORKDIR x/../y")
+    assert result["Labels"] == {"io.buildah.version": "1.28.2", "a": "/home/dev"}
+    assert result["ExposedPorts"] == {"80/tcp": {}, "81/udp": {}}
+    assert (result["User"], result["WorkingDir"]) == ("1001:0", "/home/dev/y")
 
 
 def test_the_history_names_the_new_parent_and_has_one_layer() -> None:
@@ -97,15 +97,15 @@ def test_the_history_names_the_new_parent_and_has_one_layer() -> None:
 
 
 def test_blanks_stay_in_the_history_and_at_the_end_of_a_folder_the_slash() -> None:
-    found = on("RUN  a  \nWORKDIR /a/b/")
-    assert found["history"][1]["created_by"] == "/bin/sh -c  a  "
-    assert found["config"]["WorkingDir"] == "/a/b/"
+    result = on("RUN  a  \nWORKDIR /a/b/")
+    assert result["history"][1]["created_by"] == "/bin/sh -c  a  "
+    assert result["config"]["WorkingDir"] == "/a/b/"
 
 
 def test_a_stage_without_a_layer_adds_none() -> None:
-    found = configured(PARENT, "USER 1", None, origin="x")
-    assert found["rootfs"]["diff_ids"] == ["sha256:aa"]
-    assert found["history"][-1]["empty_layer"] is True
+    result = configured(PARENT, "USER 1", None, origin="x")
+    assert result["rootfs"]["diff_ids"] == ["sha256:aa"]
+    assert result["history"][-1]["empty_layer"] is True
 
 
 def test_the_parent_stays_as_it_is() -> None:

@@ -56,8 +56,8 @@ class TestTraps:
         assert problems(PARENT, changed(("etc/passwd", file("new user"))), PYTHON) == {}
 
     def test_a_new_user_is_one_for_a_layer_that_has_users_of_its_own(self) -> None:
-        found = problems(PARENT, changed(("etc/passwd", file("new user"))), PYTHON, layer("etc/", "etc/passwd"))
-        assert list(found) == ["etc/passwd"]
+        result = problems(PARENT, changed(("etc/passwd", file("new user"))), PYTHON, layer("etc/", "etc/passwd"))
+        assert list(result) == ["etc/passwd"]
 
     def test_a_library_cache_that_is_carried_would_hide_the_new_one(self) -> None:
         assert "etc/ld.so.cache" in problems(
@@ -66,9 +66,9 @@ class TestTraps:
 
     @pytest.mark.parametrize("entry", [Entry(FOLDER, 0o775, 0, 0), Entry(FOLDER, 0o755, 1, 0)])
     def test_a_carried_layer_would_take_back_the_new_mode_or_owner_of_its_ancestor(self, entry: Entry) -> None:
-        found = problems(PARENT, changed(("opt", entry)), PYTHON)
-        assert list(found) == ["opt"]
-        assert "owner and mode" in found["opt"]
+        result = problems(PARENT, changed(("opt", entry)), PYTHON)
+        assert list(result) == ["opt"]
+        assert "owner and mode" in result["opt"]
 
     @pytest.mark.parametrize("member", ["opt/app-root/x", "opt/.wh.app-root"])
     def test_an_ancestor_counts_where_the_layer_does_not_carry_it(self, member: str) -> None:
@@ -78,19 +78,19 @@ class TestTraps:
         assert "opt" in problems(PARENT, changed(("opt", Entry(SYMLINK, 0o777, 0, 0, "usr/opt"))), PYTHON)
 
     def test_a_whiteout_of_what_changed(self) -> None:
-        found = problems(PARENT, changed(("usr/lib", file("new"))), layer("usr/", "usr/.wh.lib"))
-        assert "remove" in found["usr/lib"]
+        result = problems(PARENT, changed(("usr/lib", file("new"))), layer("usr/", "usr/.wh.lib"))
+        assert "remove" in result["usr/lib"]
 
     def test_a_whiteout_of_what_is_gone(self) -> None:
         assert list(problems(PARENT, without("usr/lib"), layer("usr/.wh.lib"))) == ["usr/lib"]
 
     def test_a_whiteout_of_a_folder_with_something_new_in_it(self) -> None:
-        found = problems(PARENT, changed("opt/app-root/new"), layer("opt/", "opt/.wh.app-root"))
-        assert "hide all below /opt/app-root" in found["opt/app-root/new"]
+        result = problems(PARENT, changed("opt/app-root/new"), layer("opt/", "opt/.wh.app-root"))
+        assert "hide all below /opt/app-root" in result["opt/app-root/new"]
 
     def test_an_opaque_folder_with_something_new_in_it(self) -> None:
-        found = problems(PARENT, changed("opt/app-root/a/new"), layer("opt/", "opt/app-root/.wh..wh..opq"))
-        assert list(found) == ["opt/app-root/a", "opt/app-root/a/new"]
+        result = problems(PARENT, changed("opt/app-root/a/new"), layer("opt/", "opt/app-root/.wh..wh..opq"))
+        assert list(result) == ["opt/app-root/a", "opt/app-root/a/new"]
 
     def test_an_opaque_folder_is_no_obstacle_for_what_is_elsewhere(self) -> None:
         assert problems(PARENT, changed("usr/new"), layer("opt/", "opt/app-root/.wh..wh..opq")) == {}
@@ -178,9 +178,9 @@ class TestClosedLayers:
         ],
     )
     def test_a_changed_ancestor_is_named(self, upper: Layer, parent: Layer, what: str) -> None:
-        found = graft.changed_ancestors(upper, graft.merge([parent]))
-        assert found[0].path == "opt"
-        assert what in str(found[0])
+        result = graft.changed_ancestors(upper, graft.merge([parent]))
+        assert result[0].path == "opt"
+        assert what in str(result[0])
 
 
 NAMES = st.sampled_from(["a", "b", "a/a", "a/b", "b/a", "a/a/a", "a/a/b", "b/a/a"])

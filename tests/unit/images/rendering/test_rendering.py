@@ -155,8 +155,8 @@ def test_the_process_may_do_nothing(renderer: Renderer) -> None:
         assert set(status["Uid"].split()) == {str(worker._NOBODY)} == set(status["Gid"].split())
         assert not int(status["CapEff"], 16) and not status["Groups"].strip()
     limits = " ".join(Path(f"/proc/{process.pid}/limits").read_text().split())
-    wanted = {"open files": 3, "processes": 0, "file size": 0, "address space": worker.MEMORY, "core file size": 0}
-    for limit, most in wanted.items():
+    body = {"open files": 3, "processes": 0, "file size": 0, "address space": worker.MEMORY, "core file size": 0}
+    for limit, most in body.items():
         assert f"Max {limit} {most} {most} " in limits
     names = [Path(f"/proc/{process.pid}/fd/{number}").readlink().name for number in (0, 1, 2)]
     assert len(os.listdir(f"/proc/{process.pid}/fd")) == 3 and names[2] == "null"  # noqa: PTH208

@@ -55,8 +55,8 @@ def test_a_rollout_has_a_line_for_each_wave_and_one_that_is_over_is_not_shown() 
 
 @pytest.mark.parametrize("health", [Health.unapproved, Health.failed, Health.inconclusive], ids=str)
 def test_a_rollout_that_waits_for_a_person_asks_about_the_last_wave_that_does(health: Health) -> None:
-    found = fleet(DECISIONS, {(NEW, 1): Gate(health, NOW)}, TRIALS, STANDINGS, (50, 100), NOW)
-    assert questions(found) == (Question(NEW, "50 %", f"{health.text}. p0 2026a: moved 1, failed 0."),)
+    sessions = fleet(DECISIONS, {(NEW, 1): Gate(health, NOW)}, TRIALS, STANDINGS, (50, 100), NOW)
+    assert questions(sessions) == (Question(NEW, "50 %", f"{health.text}. p0 2026a: moved 1, failed 0."),)
     both = fleet(DECISIONS, {(NEW, wave): Gate(health, NOW) for wave in (1, 2)}, TRIALS, STANDINGS, (50, 100), NOW)
     assert [one.wave for one in questions(both)] == ["100 %"]
 

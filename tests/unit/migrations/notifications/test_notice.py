@@ -210,15 +210,15 @@ def test_a_deadline_begins_when_its_owner_is_told() -> None:
 
 
 def test_what_would_end_is_programs_and_kernels() -> None:
-    found = (
+    results = (
         Evidence(Verdict.busy, "python train.py, pid 8", ends=True),
         Evidence(Verdict.busy, "jupyter-lab, 30% CPU, pid 6"),
         Evidence(Verdict.busy, "somebody typed in pts/0 2 min ago"),
         Evidence(Verdict.state, "kernel python3 12ab holds df", ends=True, kernel="12ab"),
         Evidence(Verdict.idle, "at its prompt: bash, pid 9", ends=True),
     )
-    activity = Activity(Verdict.busy, NOW, NOW, NOW, found)
-    assert [found.text for found in activity.ending] == ["python train.py, pid 8", "kernel python3 12ab holds df"]
+    activity = Activity(Verdict.busy, NOW, NOW, NOW, results)
+    assert [one.text for one in activity.ending] == ["python train.py, pid 8", "kernel python3 12ab holds df"]
 
 
 def test_a_terminal_is_watched_if_its_other_end_is_outside_the_session() -> None:
@@ -238,12 +238,12 @@ def test_a_terminal_is_watched_if_its_other_end_is_outside_the_session() -> None
 
 def test_owners_have_addresses_of_their_own_and_those_of_all(settings: Settings) -> None:
     owners = {"ada": (SecretStr("json://ada"),), "*": (SecretStr("json://all"),)}
-    known = settings.model_copy(update={"notify_owners": owners})
-    assert [url.get_secret_value() for url in operator_alerts.addresses_of("ada", known)] == [
+    changed_settings = settings.model_copy(update={"notify_owners": owners})
+    assert [url.get_secret_value() for url in operator_alerts.addresses_of("ada", changed_settings)] == [
         "json://ada",
         "json://all",
     ]
-    assert [url.get_secret_value() for url in operator_alerts.addresses_of("bob", known)] == ["json://all"]
+    assert [url.get_secret_value() for url in operator_alerts.addresses_of("bob", changed_settings)] == ["json://all"]
     assert operator_alerts.addresses_of("bob", settings) == ()
     hers = settings.model_copy(update={"notify_owners": {**owners, "ann": (SecretStr("json://ann"),)}})
     told = [url.get_secret_value() for url in operator_alerts.addresses_of("ada", hers, "ann")]

@@ -29,10 +29,10 @@ class Lab(Jupyter):
     """A page with notices."""
 
     def __init__(self, notices: Mapping[str, OnPage]) -> None:
-        self.known, self.left = notices, list[tuple[str, str, str]]()
+        self.shown, self.left = notices, list[tuple[str, str, str]]()
 
     def notices(self) -> dict[str, OnPage]:
-        return dict(self.known)
+        return dict(self.shown)
 
     def leave_notice(self, id: str, title: str, text: str, answers: Any = ()) -> None:
         self.left.append((id, title, text))

@@ -77,8 +77,8 @@ def test_a_stopped_session_on_the_newest_image_is_current() -> None:
 
 
 def test_a_named_session_is_decided_like_any_other() -> None:
-    known = [candidate("ada"), candidate("eve")]
-    named = plan_named("eve", known, ROLLOUT)
+    sessions = [candidate("ada"), candidate("eve")]
+    named = plan_named("eve", sessions, ROLLOUT)
     assert (named.session, named.action, named.old, named.new) == ("eve", Action.migrate, OLD, NEW)
 
 

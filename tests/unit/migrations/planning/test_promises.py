@@ -153,10 +153,10 @@ def may_be_disturbed(which: Candidate, shared: PlanInput, begin: datetime, end: 
 @settings(max_examples=several(200), deadline=None)
 @given(worlds(), ROLLOUTS)
 def test_whatever_is_planned_keeps_to_what_was_promised(world: list[Candidate], shared: PlanInput) -> None:
-    lines, known = WaveScheduler(shared, world).decisions, by_name(world)
+    lines, waves = WaveScheduler(shared, world).decisions, by_name(world)
     no_cap_is_ever_exceeded(world, shared, lines)
     for line in lines:
-        which = known[line.session]
+        which = waves[line.session]
         hours_are_kept_unless_a_deadline_was_told(which, shared, line)
         nobody_who_may_be_busy_moves_without_force_or_consent(which, line)
         nothing_is_lost_by_a_timer_alone(which, shared, line)
@@ -165,13 +165,13 @@ def test_whatever_is_planned_keeps_to_what_was_promised(world: list[Candidate], 
 
 def no_cap_is_ever_exceeded(world: list[Candidate], shared: PlanInput, lines: Iterable[Decision]) -> None:
     """Counted at the beginning of each move: in between, sessions only come back."""
-    known, caps = by_name(world), shared.policy.unavailable
+    sessions, caps = by_name(world), shared.policy.unavailable
     away = [
         (NOW, max(NOW, each.away_since + timedelta(seconds=shared.policy.move_seconds)), each)
         for each in world
         if each.away_since
     ]
-    moving = [(*slots(shared, line), known[line.session]) for line in lines if line.at]
+    moving = [(*slots(shared, line), sessions[line.session]) for line in lines if line.at]
     for moment, _, _ in moving:
         there = [each for begin, end, each in (*moving, *away) if begin <= moment < end]
         out = {id(each) for begin, end, each in away}

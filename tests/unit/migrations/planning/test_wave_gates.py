@@ -17,8 +17,8 @@ NAMES = [f"s{number}" for number in range(4000)]
 
 
 def test_waves_grow_as_the_policy_says() -> None:
-    found = [wave(position(name, "sha256:new"), PERCENTS) for name in NAMES]
-    shares = [sum(number <= limit for number in found) / len(NAMES) for limit in (1, 2, 3, 4)]
+    waves = [wave(position(name, "sha256:new"), PERCENTS) for name in NAMES]
+    shares = [sum(number <= limit for number in waves) / len(NAMES) for limit in (1, 2, 3, 4)]
     assert shares == pytest.approx([0.01, 0.1, 0.5, 1.0], abs=0.02)
 
 
@@ -63,9 +63,9 @@ def test_a_wave_is_judged_by_what_became_of_it(tally: Tally, health: Health) -> 
 
 
 def health(trials: list[Trial], left: int = 0, approved: Approval | None = None, **policy: object) -> Health:
-    known = {"new": approved} if approved else {}
+    approvals = {"new": approved} if approved else {}
     written = RolloutPolicy.model_validate({"waves": [50, 100], **policy})
-    return gates(trials, {("new", 1): left}, known, written, NOW)["new", 1].health
+    return gates(trials, {("new", 1): left}, approvals, written, NOW)["new", 1].health
 
 
 MOVED, FAILED = (Trial("new", 1, NOW - HOUR, moved=moved, failed=not moved) for moved in (True, False))

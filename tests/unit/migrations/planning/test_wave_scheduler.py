@@ -295,8 +295,8 @@ def test_a_rollout_that_rests_moves_nobody(way: RolloutStatus, reason: Reason) -
 def test_volunteers_and_the_canary_go_first() -> None:
     shared = replace(rollout(waves=[0.001, 100]), canaries=frozenset({"s3"}))
     world = [candidate(f"s{n}", wish=UpdatePreferences(volunteer=n == 7)) for n in range(9)]
-    found = {line.session: line.wave for line in WaveScheduler(shared, world).decisions}
-    assert (found.pop("s7"), found.pop("s3"), set(found.values())) == (0, 1, {2})
+    waves = {line.session: line.wave for line in WaveScheduler(shared, world).decisions}
+    assert (waves.pop("s7"), waves.pop("s3"), set(waves.values())) == (0, 1, {2})
 
 
 def test_one_that_is_away_unforeseen_takes_the_seat_of_another_who_moves_a_slot_later() -> None:

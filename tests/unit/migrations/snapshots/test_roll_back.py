@@ -28,8 +28,8 @@ THEN = "then"
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(tmp_path / "home") as found, found.in_charge():
-        yield found
+    with fleet(tmp_path / "home") as simulated, simulated.in_charge():
+        yield simulated
 
 
 @pytest.fixture
@@ -91,9 +91,9 @@ def test_the_home_goes_back_and_as_it_was_is_a_snapshot_itself(sessions: Fleet, 
 
 def test_what_would_happen_is_shown_and_nothing_is_touched(sessions: Fleet, ada: Session) -> None:
     before = home(sessions, ada)
-    found = foresee(sessions.settings, ada.name, THEN)
-    assert (found.image, found.runs, found.work) == (ada.image, True, "")
-    assert any("worked since" in change for change in found.changed)
+    foreseen_rollback = foresee(sessions.settings, ada.name, THEN)
+    assert (foreseen_rollback.image, foreseen_rollback.runs, foreseen_rollback.work) == (ada.image, True, "")
+    assert any("worked since" in change for change in foreseen_rollback.changed)
     assert home(sessions, ada) == before and not sessions.world.stops[ada.container]
 
 
@@ -196,12 +196,12 @@ def test_killed_before_and_after_every_effect_the_home_is_as_before_or_as_then(
     recover_all(sessions.carrier())
     assert not sessions.journal.unfinished() and healthy(sessions, ada)
     [done] = sessions.journal.history(ada.name)
-    found = home(sessions, ada)
+    home_now = home(sessions, ada)
     if done.state is State.cleaned:
-        assert found == then
+        assert home_now == then
         assert not differing(before, snapshot(sessions, ada, safety(sessions, ada)), ("saved at the end",))
     else:
-        assert not differing(before, found, ("saved at the end",))
+        assert not differing(before, home_now, ("saved at the end",))
         assert list(sessions.world.snapshots) == [(ada.name, chosen.id)]
 
 
@@ -219,11 +219,11 @@ def test_what_fails_at_any_effect_leaves_the_home_as_before(
         sessions.to(ada, ada.image),
         back_to=snapshot_actions.find(sessions.sessions, ada.name, THEN).id,
     )
-    found = home(sessions, ada)
+    home_now = home(sessions, ada)
     if with_error.moved:
-        assert found == then
+        assert home_now == then
     elif with_error.state is not State.held:
-        assert not differing(before, found, ("saved at the end",))
+        assert not differing(before, home_now, ("saved at the end",))
     assert sessions.sessions.store.session(ada.name).home == ada.home and OWN
 
 

@@ -100,13 +100,13 @@ def test_a_session_on_which_somebody_acts_is_left(sessions: Fleet, ada: Session)
 
 
 def test_the_home_as_a_move_found_it_stays_for_so_many_hours(tmp_path: Path) -> None:
-    with fleet(tmp_path / "home", keep_hours=2) as found:
-        ada = found.add(1, found.image("old"))
-        assert found.carrier().carry_out(found.to(ada, found.image("new"))).moved
-        [one] = snapshot_actions.listed(found.sessions, ada.name)
+    with fleet(tmp_path / "home", keep_hours=2) as sessions:
+        ada = sessions.add(1, sessions.image("old"))
+        assert sessions.carrier().carry_out(sessions.to(ada, sessions.image("new"))).moved
+        [one] = snapshot_actions.listed(sessions.sessions, ada.name)
         assert (one.snapshot.kind, one.snapshot.image) == (Kind.move, ada.image)
-        snapshot_schedule.mind(found.settings, found.sessions)
-        assert len(found.world.snapshots) == 1
-        hours = found.settings.migration.model_copy(update={"keep_hours": 0.0})
-        snapshot_schedule.mind(found.settings.model_copy(update={"migration": hours}), found.sessions)
-        assert not found.world.snapshots and snapshot_actions.listed(found.sessions, ada.name) == ()
+        snapshot_schedule.mind(sessions.settings, sessions.sessions)
+        assert len(sessions.world.snapshots) == 1
+        hours = sessions.settings.migration.model_copy(update={"keep_hours": 0.0})
+        snapshot_schedule.mind(sessions.settings.model_copy(update={"migration": hours}), sessions.sessions)
+        assert not sessions.world.snapshots and snapshot_actions.listed(sessions.sessions, ada.name) == ()

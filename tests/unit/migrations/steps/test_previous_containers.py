@@ -25,8 +25,8 @@ DAY = 24.0
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(tmp_path / "home", keep_hours=DAY) as found, found.in_charge():
-        yield found
+    with fleet(tmp_path / "home", keep_hours=DAY) as simulated, simulated.in_charge():
+        yield simulated
 
 
 @pytest.fixture
@@ -97,9 +97,9 @@ def test_what_a_move_may_still_need_or_nobody_knows_stays(sessions: Fleet, ada: 
 
 def test_another_container_than_the_same_as_before_is_no_way_back(sessions: Fleet, ada: Session) -> None:
     containers = sessions.sessions.engine.containers(ada.name)
-    wanted = replace(ada, generation=4)
-    assert had(wanted, containers, 3) == ada
-    for other in (replace(wanted, environment={"COLOUR": "blue"}), replace(wanted, memory=1)):
+    target = replace(ada, generation=4)
+    assert had(target, containers, 3) == ada
+    for other in (replace(target, environment={"COLOUR": "blue"}), replace(target, memory=1)):
         assert had(other, containers, 3) is None
 
 

@@ -23,7 +23,7 @@ def new(running: Running, started: float | None = None, ended: float | None = No
 
 
 @pytest.mark.parametrize(
-    ("found", "happened"),
+    ("containers", "happened"),
     [
         (None, None),
         (new(Running.created), None),
@@ -36,9 +36,9 @@ def new(running: Running, started: float | None = None, ended: float | None = No
         (new(Running.created, 0.3), Code.unwatched_ended),  # so Podman calls it after a reboot
     ],
 )
-def test_what_nobody_has_seen(found: Container | None, happened: Code | None) -> None:
-    assert since(STARTS, found) is happened
-    assert since((), found) == since([Entry("stop", Phase.intent, at=AT)], found) is None
+def test_what_nobody_has_seen(containers: Container | None, happened: Code | None) -> None:
+    assert since(STARTS, containers) is happened
+    assert since((), containers) == since([Entry("stop", Phase.intent, at=AT)], containers) is None
 
 
 @pytest.mark.parametrize(

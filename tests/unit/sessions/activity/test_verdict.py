@@ -27,7 +27,7 @@ def test_evidence_says_what_works_how_hard_and_where() -> None:
     activity = seen(process(812, "python", "train.py", cpu=0.93), in_terminal(9, "nano", "x"))
     assert activity.verdict is Verdict.busy
     assert activity.reasons == ("runs: python train.py, 93% CPU, pid 812",)
-    assert [str(found.says) for found in activity.evidence] == ["busy", "idle with state", "idle"]
+    assert [str(one.says) for one in activity.evidence] == ["busy", "idle with state", "idle"]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_any_sign_of_work_wins_and_what_is_not_known_is_one(more: dict[str, Any]
 def test_a_hold_that_was_forgotten_keeps_nobody(hold: tuple[float, str]) -> None:
     activity = seen(hold=hold)
     assert activity.verdict is Verdict.idle
-    assert any("its hold has ended" in str(found) for found in activity.evidence)
+    assert any("its hold has ended" in str(one) for one in activity.evidence)
 
 
 @pytest.mark.parametrize(("after", "verdict"), [(5.0, Verdict.idle), (29.0, Verdict.idle), (31.0, Verdict.busy)])

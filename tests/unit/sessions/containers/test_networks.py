@@ -28,9 +28,9 @@ NETWORK = SessionNetwork("0123456789ab", (5432, 8080))
 
 def test_names_fit_what_the_kernel_takes_and_are_others_for_other_homes_and_ports(tmp_path: Path) -> None:
     here, there = (SessionNetworks(Settings(home=tmp_path / name)) for name in ("here", "there"))
-    known = [here.network(()), here.network((5432,)), here.network((8080, 5432)), there.network(())]
-    assert len({network.bridge for network in known}) == 4
-    assert all(len(network.bridge) <= 15 for network in known)
+    networks = [here.network(()), here.network((5432,)), here.network((8080, 5432)), there.network(())]
+    assert len({network.bridge for network in networks}) == 4
+    assert all(len(network.bridge) <= 15 for network in networks)
     assert here.network((5432, 8080, 8080)) == here.network((8080, 5432))
 
 
@@ -89,13 +89,13 @@ def test_the_hook_is_for_containers_of_this_wall_alone() -> None:
 
 
 def test_doctor_says_whether_walls_can_be_raised(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    (found,) = doctor_containers.walls(settings)
-    assert found.ok, found.seen
+    (finding,) = doctor_containers.walls(settings)
+    assert finding.ok, finding.seen
     monkeypatch.setattr(doctor_containers, "table", lambda *_: "nonsense")
-    (found,) = doctor_containers.walls(settings)
-    assert not found.ok and "no session can start" in found.seen and "walls: false" in found.hint
-    (found,) = doctor_containers.walls(settings.model_copy(update={"walls": False}))
-    assert found.ok and "reach each other" in found.seen
+    (finding,) = doctor_containers.walls(settings)
+    assert not finding.ok and "no session can start" in finding.seen and "walls: false" in finding.hint
+    (finding,) = doctor_containers.walls(settings.model_copy(update={"walls": False}))
+    assert finding.ok and "reach each other" in finding.seen
 
 
 def test_doctor_says_what_has_no_limit() -> None:

@@ -48,11 +48,11 @@ class Machine:
         return replace(SESSION, generation=number, late_home=self.kinds[number])
 
     def refused(self, number: int) -> str:
-        found = [
+        boxes = [
             container(self.session(each), Running.running if each in self.running else Running.stopped)
             for each in range(len(self.kinds))
         ]
-        return objection(self.session(number), found, [self.session(each).container for each in self.bound])
+        return objection(self.session(number), boxes, [self.session(each).container for each in self.bound])
 
     def act(self, verb: str, number: int) -> None:
         late = self.kinds[number]
@@ -83,9 +83,9 @@ def test_what_runs_without_its_home_is_warm() -> None:
     running, stopped = container(SESSION, Running.running), container(replace(SESSION, generation=2), Running.stopped)
     direct = container(replace(SESSION, generation=3, late_home=False), Running.running)
     foreign = replace(running, name="refit-ada-4", made_from=None)
-    found = (running, stopped, direct, foreign)
-    assert [each.warm for each in with_warm(found, [])] == [True, False, False, False]
-    assert not any(each.warm for each in with_warm(found, [running.name]))
+    boxes = (running, stopped, direct, foreign)
+    assert [each.warm for each in with_warm(boxes, [])] == [True, False, False, False]
+    assert not any(each.warm for each in with_warm(boxes, [running.name]))
 
 
 def test_a_home_goes_to_whom_it_belongs_already_and_to_nobody_besides() -> None:

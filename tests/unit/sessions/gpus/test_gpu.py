@@ -47,8 +47,8 @@ def pool(folder: Path, count: int, database: Engine | None = None, **more: objec
 def test_a_specification_names_devices_in_json_and_in_yaml() -> None:
     asked = {"kind": KIND, "devices": [device("0", "/dev/gpu0")]}
     for file, text in (("x.json", json.dumps(asked)), ("x.yaml", f"kind: {KIND}\ndevices: {asked['devices']}\n")):
-        (found,) = read_spec(text, Path(file))
-        assert (found.name, found.kind, found.nodes) == (f"{KIND}=0", KIND, {"/dev/gpu0": "/dev/gpu0"})
+        (result,) = read_spec(text, Path(file))
+        assert (result.name, result.kind, result.nodes) == (f"{KIND}=0", KIND, {"/dev/gpu0": "/dev/gpu0"})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "kind: x", "kind: x\ndevices: [{}]", "{", "a: [b"])
@@ -71,25 +71,25 @@ def test_each_gpu_counts_once_and_what_is_none_does_not() -> None:
 @given(
     count=st.integers(0, 4),
     others=st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["", "x", "y"])), max_size=6),
-    wanted=st.integers(0, 3),
+    asked=st.integers(0, 3),
     share=st.integers(1, 3),
     had=st.sets(st.integers(0, 4)),
 )
 def test_nobody_gets_what_is_taken_and_who_had_one_gets_it_again(
-    count: int, others: list[tuple[int, str]], wanted: int, share: int, had: set[int]
+    count: int, others: list[tuple[int, str]], asked: int, share: int, had: set[int]
 ) -> None:
     there = gpus(count)
-    known = [taken(f"{KIND}={number}", session) for number, session in others]
+    taken_gpus = [taken(f"{KIND}={number}", session) for number, session in others]
     before = {f"{KIND}={number}" for number in had}
-    users = Counter(one.gpu for one in known)
-    held = {one.gpu for one in known if not one.session}
+    users = Counter(one.gpu for one in taken_gpus)
+    held = {one.gpu for one in taken_gpus if not one.session}
     free = {gpu.name for gpu in there if gpu.name not in held and users[gpu.name] < share}
-    chosen = choose(there, known, wanted, share, before)
-    if len(free) < wanted:
+    chosen = choose(there, taken_gpus, asked, share, before)
+    if len(free) < asked:
         assert chosen is None
         return
-    assert chosen is not None and len(set(chosen)) == wanted and set(chosen) <= free
-    assert len(before & set(chosen)) == min(wanted, len(before & free))
+    assert chosen is not None and len(set(chosen)) == asked and set(chosen) <= free
+    assert len(before & set(chosen)) == min(asked, len(before & free))
 
 
 def test_when_the_next_is_given_back_is_known_only_of_those_that_are_held_for_a_time() -> None:

@@ -59,9 +59,9 @@ def chain(ide: str, catalog: Catalog = CATALOG) -> tuple[Stage, ...]:
 
 
 def mistakes(root: Path) -> list[tuple[str, int, str, str]]:
-    with pytest.raises(Mistakes) as found:
+    with pytest.raises(Mistakes) as error:
         load.load_catalog(root)
-    return [(m.file.relative_to(root).as_posix(), m.line, m.what, m.hint) for m in found.value.mistakes]
+    return [(m.file.relative_to(root).as_posix(), m.line, m.what, m.hint) for m in error.value.mistakes]
 
 
 def write(file: Path, content: object) -> None:
@@ -146,8 +146,8 @@ def test_npm_packages_are_in_the_evidence() -> None:
 def test_an_ide_s_system_packages_come_after_its_python_packages(root: Path) -> None:
     (root / "ides/3-terminal/os").mkdir()
     (root / "ides/3-terminal/os/os-packages.txt").write_text("git\nlibpq5\n")
-    found = {stage.name: stage for stage in chain("terminal", load.load_catalog(root))}
-    system = found["terminal-minimal-deb12-py311-os"]
+    catalog = {stage.name: stage for stage in chain("terminal", load.load_catalog(root))}
+    system = catalog["terminal-minimal-deb12-py311-os"]
     assert system.parent == "terminal-minimal-deb12-py311-packages"
     assert system.system == ("libpq5=1",)  # the base has git
 
@@ -174,30 +174,30 @@ def test_a_profile_against_a_rule_is_refused_with_the_reason_and_the_nearest_tha
     write(root / "ides/3-terminal/ide.yaml", rules)
     shipped = {"ide": "terminal", "bundle": "datascience", "os": "deb12", "python": "py311"}
     write(root / RELEASE, {"release": "2026a", "profiles": [shipped]})
-    found = mistakes(root)
-    assert [line for _, line, *_ in found] == [4, 6]
-    assert found[0][2] == "terminal goes only with bundle minimal: of this test"
-    assert found[1][2] == "terminal goes only with python py313: of this test"
-    assert {hint for *_, hint in found} == {"the nearest that is possible: jupyter-datascience-deb12-py311"}
+    result = mistakes(root)
+    assert [line for _, line, *_ in result] == [4, 6]
+    assert result[0][2] == "terminal goes only with bundle minimal: of this test"
+    assert result[1][2] == "terminal goes only with python py313: of this test"
+    assert {hint for *_, hint in result} == {"the nearest that is possible: jupyter-datascience-deb12-py311"}
 
 
 def test_the_nearest_profile_changes_as_little_as_possible() -> None:
-    wanted = Choice(ide="rstudio", bundle="minimal", os="deb12", python="py311")
-    near = nearest_possible(wanted, CATALOG)
+    choice = Choice(ide="rstudio", bundle="minimal", os="deb12", python="py311")
+    near = nearest_possible(choice, CATALOG)
     assert near is not None
     assert near.stem == "rstudio-r-deb12-py311"
 
 
 @pytest.mark.slow
 def test_system_packages_are_asked_only_of_systems_that_call_them_so() -> None:
-    found = list(choices.possible(CATALOG))
+    combinations = list(choices.possible(CATALOG))
     with_packages = [
-        one for one in found if CATALOG.bundles[one["bundle"]].packages or CATALOG.ides[one["ide"]].packages
+        one for one in combinations if CATALOG.bundles[one["bundle"]].packages or CATALOG.ides[one["ide"]].packages
     ]
     assert with_packages and {CATALOG.bases[one["os"]].config.family for one in with_packages} == {"deb"}
-    assert {CATALOG.bases[one["os"]].config.family for one in found} == {"deb", "rpm"}
-    wanted = Choice(ide="jupyter", bundle="r", os="c9s", python="py311")
-    [reason] = why_not(wanted, CATALOG)
+    assert {CATALOG.bases[one["os"]].config.family for one in combinations} == {"deb", "rpm"}
+    choice = Choice(ide="jupyter", bundle="r", os="c9s", python="py311")
+    [reason] = why_not(choice, CATALOG)
     assert reason.startswith("r goes only with os deb12 or deb13: ")
 
 
@@ -205,7 +205,7 @@ def test_system_packages_are_asked_only_of_systems_that_call_them_so() -> None:
 def test_a_rule_that_names_what_is_not_there_is_told_with_its_line(root: Path) -> None:
     (root / "ides/3-terminal/ide.yaml").write_text("category: web\nonly:\n  - because: of this test\n    os: [deb21]\n")
     (hint,) = [
-        hint for *found, hint in mistakes(root) if found == ["ides/3-terminal/ide.yaml", 4, "there is no os 'deb21'"]
+        hint for *one, hint in mistakes(root) if one == ["ides/3-terminal/ide.yaml", 4, "there is no os 'deb21'"]
     ]
     assert "deb1" in hint
 
@@ -214,8 +214,8 @@ def cuda(level: str, root: Path = ROOT) -> tuple[Stage, ...]:
     """The stages of a terminal with CUDA that come after its Python packages."""
     catalog = load.load_catalog(root)
     profile = replace(a_profile(catalog.ides["terminal"], catalog), stem="cuda-terminal-minimal-deb12-py311")
-    found = Assembler(catalog, resolve).chain(replace(profile, cuda_level=level))
-    return tuple(stage for stage in found if "-cuda-" in stage.name)
+    result = Assembler(catalog, resolve).chain(replace(profile, cuda_level=level))
+    return tuple(stage for stage in result if "-cuda-" in stage.name)
 
 
 @pytest.mark.slow
@@ -267,9 +267,9 @@ def test_on_a_system_of_rpm_cuda_comes_from_a_repository_whose_key_is_pinned(
 def test_a_library_of_cuda_that_would_be_there_twice_is_refused(root: Path) -> None:
     lock = root / "base/cuda/locks/runtime.txt"
     lock.write_text(lock.read_text() + "pyyaml==6.0.3 --hash=sha256:" + "0" * 64 + "\n")
-    with pytest.raises(RefitError, match="would have pyyaml twice") as found:
+    with pytest.raises(RefitError, match="would have pyyaml twice") as error:
         cuda("devel", root)
-    assert "cuda: driver" in found.value.hint
+    assert "cuda: driver" in error.value.hint
     assert cuda("driver", root)
 
 
@@ -317,9 +317,9 @@ class Door(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         address = urlsplit(self.path)
-        known = address.query == "token=right" or address.path in ("/open", "/login")
-        self.send_response(200 if known else 302)
-        if not known:
+        allowed = address.query == "token=right" or address.path in ("/open", "/login")
+        self.send_response(200 if allowed else 302)
+        if not allowed:
             self.send_header("Location", "/login")
         self.end_headers()
 

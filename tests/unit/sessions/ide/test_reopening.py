@@ -37,8 +37,8 @@ def test_what_ended_and_what_is_open_again_is_told() -> None:
 
 
 def test_the_kernel_of_a_document_is_named_once() -> None:
-    known = {"documents": [vars(NOTEBOOK) | {"kernel_id": "12ab"}], "terminals": []}
-    engine = cast(Engine, SimpleNamespace(execute=lambda *_, **__: json.dumps(known)))
+    state = {"documents": [vars(NOTEBOOK) | {"kernel_id": "12ab"}], "terminals": []}
+    engine = cast(Engine, SimpleNamespace(execute=lambda *_, **__: json.dumps(state)))
     session = cast(Session, SimpleNamespace(container="c", access=Access(protocol="jupyter", port=8888)))
     running = [
         Evidence(Verdict.state, "kernel python3 12ab holds x (int)", ends=True, kernel="12ab"),

@@ -181,14 +181,14 @@ def test_a_cold_start_is_known_in_the_container_that_kubelet_tells_of_a_moment_l
     assert server.seen()[2] == (Running.running, False)
 
 
-@pytest.mark.parametrize(("container", "known"), [("another", "sure"), (OLD, "7")], ids=["told", "told before"])
+@pytest.mark.parametrize(("container", "records"), [("another", "sure"), (OLD, "7")], ids=["told", "told before"])
 def test_a_program_that_was_just_replaced_by_kubelet_begins_once_the_api_server_tells_of_its_container(
-    server: Memory, engine: Kubernetes, container: str, known: str
+    server: Memory, engine: Kubernetes, container: str, records: str
 ) -> None:
     server.pod("refit-ada-1", "n", slot("a", 1, OLD))
     server.restarted = {"a": container}
     engine.start(SESSION.container)
-    assert server.begun[-1][2:6] == ["start", "1", "0", known]
+    assert server.begun[-1][2:6] == ["start", "1", "0", records]
     assert server.seen()[1] == (Running.running, False), "nobody else may have its home"
 
 

@@ -40,17 +40,17 @@ OWNED = {"ada": {"": session("ada"), "notes": session("notes")}}
 
 
 def entitlements(told: dict[str, Any]) -> Entitlements:
-    known = heard(told, OWNED)
-    return Entitlements(known.rights, {"ada": "ada", "notes": "ada"}, (), AT, known.servers)
+    rights = heard(told, OWNED)
+    return Entitlements(rights.rights, {"ada": "ada", "notes": "ada"}, (), AT, rights.servers)
 
 
 def test_shares_of_servers_are_shares_of_their_sessions_and_those_without_one_are_nobodys() -> None:
-    known = heard(TOLD, OWNED)
-    assert known.rights.shares == {
+    rights = heard(TOLD, OWNED)
+    assert rights.rights.shares == {
         Share("notes", "ada", Kind.group, "class"),
         Share("ada", "ada", Kind.code, "sc_1"),
     }
-    assert known.servers == {"ada": "", "notes": "notes"}
+    assert rights.servers == {"ada": "", "notes": "notes"}
     asked = entitlements(TOLD)
     assert {one: sorted(asked.people_of(one)) for one in ("ada", "notes")} == {
         "ada": ["ada", "root"],

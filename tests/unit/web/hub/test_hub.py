@@ -64,18 +64,18 @@ def test_every_session_of_a_person_is_one_server_with_a_name_that_the_hub_takes(
         for one in made
     }
     others = {name: session(name) for name in elsewhere if name not in own}
-    found = names.servers(person, [*own.values(), *others.values()])
-    assert sorted(one.name for one in found.values()) == sorted([*own, *others])
-    assert all(found[one].name == names.candidates(person, one)[0] for one in made)
-    assert all(not name or (len(name) <= 30 and "--" not in name and set(name) <= LEGAL) for name in found)
+    servers = names.servers(person, [*own.values(), *others.values()])
+    assert sorted(one.name for one in servers.values()) == sorted([*own, *others])
+    assert all(servers[one].name == names.candidates(person, one)[0] for one in made)
+    assert all(not name or (len(name) <= 30 and "--" not in name and set(name) <= LEGAL) for name in servers)
 
 
 LEGAL = {*string.ascii_lowercase, *string.digits, "-"}
 
 
 def test_a_session_that_was_made_elsewhere_and_is_called_like_its_owner_is_the_default_server() -> None:
-    found = names.servers("ada", [session("ada"), session("notes"), session("my-data")])
-    assert {name: one.name for name, one in found.items() if one.name != "my-data"} == {"": "ada", "notes": "notes"}
+    servers = names.servers("ada", [session("ada"), session("notes"), session("my-data")])
+    assert {name: one.name for name, one in servers.items() if one.name != "my-data"} == {"": "ada", "notes": "notes"}
     assert names.servers("ada", [session("ada", {names.PERSON: "eve", names.SERVER: "gpu"})])[""].name == "ada"
 
 
@@ -97,8 +97,8 @@ def test_a_login_leads_back_to_a_session_and_nowhere_else(url: str, back: str) -
 
 def test_a_pass_is_its_makers_for_its_purpose_and_its_time() -> None:
     sealed = passes.seal("key", passes.PASS, 60, person="ada")
-    known = passes.opened("key", passes.PASS, sealed)
-    assert known and known["person"] == "ada"
+    records = passes.opened("key", passes.PASS, sealed)
+    assert records and records["person"] == "ada"
     content, _, signature = sealed.partition(".")
     wrong = ("", ".", "x", content, f"{content}.", f".{signature}", f"{content}x.{signature}", f"{content}.ä", "ä.ö")
     assert not [text for text in wrong if passes.opened("key", passes.PASS, text)]
@@ -107,8 +107,8 @@ def test_a_pass_is_its_makers_for_its_purpose_and_its_time() -> None:
     assert passes.opened("key", passes.PASS, passes.seal("key", passes.PASS, -1, person="ada")) is None
 
 
-def ours(*found: Session) -> dict[str, dict[str, Session]]:
-    return {"ada": names.servers("ada", found), "b@c": {"": session("b-c-12345678")}}
+def ours(*sessions: Session) -> dict[str, dict[str, Session]]:
+    return {"ada": names.servers("ada", sessions), "b@c": {"": session("b-c-12345678")}}
 
 
 @pytest.mark.parametrize(
@@ -130,18 +130,18 @@ def test_the_addresses_of_the_hub_lead_to_sessions_that_are_up_and_to_the_hub_ot
 
 
 def test_the_hub_is_told_of_what_it_does_not_know_and_of_nothing_twice() -> None:
-    known = (Person("ada", False, "", {"notes": True, "old": False}), Person("eve", False, "", {}))
-    found = ours(*map(session, ("ada", "notes", "old", "new")))
+    records = (Person("ada", False, "", {"notes": True, "old": False}), Person("eve", False, "", {}))
+    servers = ours(*map(session, ("ada", "notes", "old", "new")))
     up = frozenset({"ada", "notes"})
-    assert service.unknown(known, found, up) == [("ada", "", True), ("ada", "new", False)]
+    assert service.unknown(records, servers, up) == [("ada", "", True), ("ada", "new", False)]
     told = (Person("ada", False, "", {"": True, "notes": True, "old": False, "new": False}),)
-    assert service.unknown(told, found, up) == []
-    assert service.unknown(told, found, frozenset({*up, "old"})) == [("ada", "old", True)]
+    assert service.unknown(told, servers, up) == []
+    assert service.unknown(told, servers, frozenset({*up, "old"})) == [("ada", "old", True)]
 
 
 def test_the_hub_sees_a_server_at_the_gateway_wherever_its_session_is() -> None:
     gateway = "http://127.0.0.1:17900"
-    known: dict[str, dict[str, Any]] = {
+    records: dict[str, dict[str, Any]] = {
         "/": {"target": routes.WAITING_PAGE},
         "/hub": {"target": "http://127.0.0.1:17902"},
         "/user": {"target": routes.AUTHORIZER},
@@ -151,10 +151,10 @@ def test_the_hub_sees_a_server_at_the_gateway_wherever_its_session_is() -> None:
         "/services/x": {"target": "http://127.0.0.1:1", "service_of_hub": True, "data": {"service": "x"}},
     }
     specs = {"/user/ada/": ("ada", "ada", ""), "/user/ada/gone/": ("gone", "ada", "gone")}
-    seen = routing.as_hub_sees(known, specs, gateway)
+    seen = routing.as_hub_sees(records, specs, gateway)
     assert set(seen) == {"/hub/", "/services/x/", "/user/ada/"}
     assert seen["/user/ada/"]["target"] == gateway and seen["/services/x/"]["data"] == {"service": "x"}
-    moved = {**known, "/session/ada": {"target": routes.WAITING_PAGE, "last_activity": "2026-11-24T00:00:00Z"}}
+    moved = {**records, "/session/ada": {"target": routes.WAITING_PAGE, "last_activity": "2026-11-24T00:00:00Z"}}
     assert routing.as_hub_sees(moved, specs, gateway) == seen
 
 
@@ -165,7 +165,7 @@ def test_the_hub_has_no_say_about_refits_own_paths(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("running", "wanted", "busy", "moving", "up"),
+    ("running", "should_run", "busy", "moving", "up"),
     [
         (Running.running, True, False, False, True),
         (Running.running, False, False, False, False),
@@ -176,9 +176,9 @@ def test_the_hub_has_no_say_about_refits_own_paths(path: str) -> None:
     ],
 )
 def test_a_server_that_moves_or_starts_counts_as_running(
-    running: Running | None, wanted: bool, busy: bool, moving: bool, up: bool
+    running: Running | None, should_run: bool, busy: bool, moving: bool, up: bool
 ) -> None:
-    assert servers.is_up(Status(session("ada"), running, wanted), busy=busy, moving=moving) is up
+    assert servers.is_up(Status(session("ada"), running, should_run), busy=busy, moving=moving) is up
     assert not servers.is_up(None, busy=True, moving=True)
 
 
@@ -195,8 +195,8 @@ def test_options_that_are_not_the_forms_are_refused() -> None:
 
 
 def profile(**more: Any) -> Profile:
-    found = load.profile(load.load_catalog(ROOT), "2026a", "jupyter-minimal-deb12-py311")
-    return replace(found, **more)
+    catalog = load.profile(load.load_catalog(ROOT), "2026a", "jupyter-minimal-deb12-py311")
+    return replace(catalog, **more)
 
 
 def test_the_form_says_what_cannot_be_had_and_why_and_shows_text_as_text() -> None:
