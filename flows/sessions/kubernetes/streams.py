@@ -6,7 +6,7 @@ import json
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 from websockets.sync.client import connect
@@ -14,12 +14,13 @@ from websockets.sync.connection import Connection
 from websockets.typing import Subprotocol
 
 from flows.sessions.kubernetes.refusals import ClusterError
+from flows.sessions.kubernetes.tls import OneAtATime
 
 _INPUT, _OUTPUT, _ERRORS, _STATUS = range(4)
 _TAIL = 2000
 # Newer servers also speak v5, which adds nothing but the end of an input: `slot write` is told its length.
 _PROTOCOL = Subprotocol("v4.channel.k8s.io")
-# An API server of 1.20 was seen to lose its answer to a handshake, once in dozens.
+# An API server was seen to lose its answer to a handshake, once in dozens, before TLS had one thread at a time.
 _HANDSHAKE_SECONDS = 8.0
 # Bytes of one message; the API server's are a few dozen kilobytes at most.
 _MESSAGE = 1 << 20
@@ -105,16 +106,13 @@ class ProgramEnded(ClusterError):
 
 
 def socket(request: httpx2.Request, auth: httpx2.Auth | None, verify: ssl.SSLContext) -> Connection:
-    """A websocket with the credentials and certificates of other requests.
-
-    httpx2's own lets a thread of its own read while another closes, which one connection of TLS doesn't bear.
-    """
+    """A websocket with the credentials and certificates of other requests; a thread of its own reads from it."""
     if auth:
         request = next(auth.sync_auth_flow(request))
     headers = {name: value for name, value in request.headers.items() if name == "authorization"}
     return connect(
         str(request.url.copy_with(scheme="wss")),
-        ssl=verify,
+        ssl=cast("ssl.SSLContext", OneAtATime(verify)),  # of which nothing else is asked there
         additional_headers=headers,
         subprotocols=[_PROTOCOL],
         open_timeout=_HANDSHAKE_SECONDS,

@@ -1,0 +1,125 @@
+"""A connection with TLS of which one thread reads while another writes, and which a third one ends."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+import pytest
+from websockets.sync.client import connect
+from websockets.sync.server import ServerConnection, serve
+
+from flows.sessions.kubernetes.tls import OneAtATime, TlsSocket
+from tests.support.certificates import Authority, make_authority
+from tests.support.waiting import PATIENCE
+
+LOTS = b"0123456789abcdef" * (1 << 17)  # 2 MiB: more than buffers on the way take
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return make_authority(tmp_path_factory.mktemp("tls"))
+
+
+def contexts(authority: Authority) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Those of a server and of its client."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(authority.certificate, authority.key)
+    return server, ssl.create_default_context(cafile=str(authority.bundle))
+
+
+@contextmanager
+def connection(authority: Authority) -> Iterator[tuple[TlsSocket, ssl.SSLSocket]]:
+    """A connection, and its other end."""
+    server, client = contexts(authority)
+    ours, theirs = socket.socketpair()
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(server.wrap_socket, theirs, server_side=True)
+        connected = OneAtATime(client).wrap_socket(ours, server_hostname="localhost")
+        other = answered.result(PATIENCE)
+    with other:
+        try:
+            yield connected, other
+        finally:
+            connected.close()
+
+
+def read(connected: TlsSocket | ssl.SSLSocket, size: int) -> bytes:
+    got = bytearray()
+    while len(got) < size and (part := connected.recv(1 << 16)):
+        got += part
+    return bytes(got)
+
+
+def test_one_thread_reads_while_another_writes(authority: Authority) -> None:
+    with connection(authority) as (ours, theirs), ThreadPoolExecutor(2) as pool:
+        echoed = pool.submit(lambda: theirs.sendall(read(theirs, len(LOTS))))
+        got = pool.submit(read, ours, len(LOTS))
+        ours.sendall(LOTS)
+        assert got.result(PATIENCE) == LOTS
+        echoed.result(PATIENCE)
+
+
+def test_a_call_takes_no_longer_than_it_may(authority: Authority) -> None:
+    with connection(authority) as (ours, _):
+        ours.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            ours.recv(1)
+        with pytest.raises(TimeoutError):  # nobody reads there
+            while True:
+                ours.sendall(LOTS)
+
+
+def test_a_thread_that_waits_is_woken_by_the_end(authority: Authority) -> None:
+    with connection(authority) as (ours, _), ThreadPoolExecutor(1) as pool:
+        waits = threading.Event()
+
+        def wait() -> bytes:
+            waits.set()
+            with suppress(OSError, ValueError):
+                return ours.recv(1)
+            return b""
+
+        waiting = pool.submit(wait)
+        assert waits.wait(PATIENCE)
+        ours.shutdown(socket.SHUT_RDWR)
+        ours.close()
+        assert waiting.result(PATIENCE) == b""
+
+
+def test_a_server_that_ends_it_is_heard(authority: Authority) -> None:
+    with connection(authority) as (ours, theirs):
+        theirs.sendall(b"last words")
+        theirs.shutdown(socket.SHUT_RDWR)
+        assert read(ours, 100) == b"last words"
+
+
+def test_websockets_talk_through_it(authority: Authority) -> None:
+    """By two threads in OpenSSL, one of some hundred connections lost its first request or answer."""
+    server, client = contexts(authority)
+
+    def echo(there: ServerConnection) -> None:
+        for message in there:
+            there.send(message)
+
+    def talk(number: int) -> bool:
+        with connect(f"wss://localhost:{port}/", ssl=OneAtATime(client), proxy=None) as socket:  # type: ignore[arg-type]
+            for size in (0, 1, 70_000, number):
+                socket.send(bytes(size))
+                assert socket.recv(timeout=PATIENCE) == bytes(size)
+        return True
+
+    with serve(echo, "localhost", 0, ssl=server) as serving:
+        port = serving.socket.getsockname()[1]
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                assert all(pool.map(talk, range(200)))
+        finally:
+            serving.shutdown()
+            thread.join()
