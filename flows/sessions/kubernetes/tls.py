@@ -60,7 +60,7 @@ class TlsSocket:
             left = left[self._when_ready(partial(self._socket.send, left)) :]
 
     def shutdown(self, how: int) -> None:
-        """Let nothing more through; whoever waits in another thread is woken."""
+        """Let nothing more through; a thread that waits is woken."""
         with self._lock:
             self._socket.shutdown(how)
 
