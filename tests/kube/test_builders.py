@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from pydantic import SecretStr
 
 from flows import services
@@ -23,7 +24,6 @@ from flows.core.settings.cluster import ClusterSettings
 from flows.core.settings.environment import variables
 from flows.images.stages import Graph
 from flows.orchestration.builders import call_builders
-from flows.services.prefect_services import prefect_environment
 from tests.support import tiny
 from tests.support.building import graph_of, matrix
 from tests.support.cluster import REGISTRY, Lab, kube
@@ -72,7 +72,7 @@ def refit(cluster: Lab, template: Path, tmp_path_factory: pytest.TempPathFactory
         own = {"bind_address": BRIDGE, "prefect_port": free_port(), "kubernetes": ClusterSettings(builder_job=template)}
         with private_home(folder / "home", free_port(), **shared, **own) as settings:
             try:
-                in_tests("apply", "-k", str(DEPLOY))
+                kubectl("apply", "-k", str(DEPLOY))
                 kubectl("apply", "-f", "-", stdin=yaml.safe_dump(secret(settings)))
                 environment = {**os.environ, **variables(settings)}
                 subprocess.run([REFIT, "up"], env=environment, check=True)
@@ -96,10 +96,11 @@ def secret(settings: Settings) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def _speaks_to_prefect(refit: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def _speaks_to_prefect(refit: Settings) -> Iterator[None]:
     """This process calls builders as a run of a release does."""
-    for name, value in prefect_environment(refit).items():
-        monkeypatch.setenv(name, value)
+    login = refit.auth.get_secret_value()
+    with temporary_settings({PREFECT_API_URL: refit.prefect_api, PREFECT_API_AUTH_STRING: login}):
+        yield
 
 
 def pods() -> dict[str, dict[str, Any]]:
