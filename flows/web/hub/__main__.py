@@ -11,7 +11,7 @@ def main() -> None:
     try:
         from flows.web.hub.application import RefitHub  # noqa: PLC0415 - it is an extra
     except ImportError as error:
-        sys.exit(f"JupyterHub can't be imported: {error}. Install Refit with its extra `hub`.")
+        sys.exit(f"JupyterHub can't be imported: {error}. Install Refit with all that it needs, or set `hub` to false.")
     # It upgrades its tables by the program `alembic`, and starts services as `python`.
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     RefitHub.launch_instance([f"--config={Path(__file__).with_name('configuration.py')}"])

@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 
 from flows.catalog import load
-from flows.cli import demo
+from flows.catalog.model import Access
+from flows.cli import demo, services
+from flows.core.settings import Settings
+from flows.core.settings.spans import Span
 from flows.images.build import Built
+from flows.migrations import start_sessions
 from flows.releases.report import BuildReport
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
 from tests.support.machine import ROOT
 
 
@@ -49,6 +55,28 @@ def test_prefect_is_not_imported_before_it_can_be_told_of_its_server(tmp_path: P
     subprocess.run(
         [sys.executable, "-c", f"{imports}; {asks}; sys.exit('prefect' in sys.modules)", tmp_path], check=True
     )
+
+
+def test_up_names_the_sessions_of_a_home_from_before_logins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(home=tmp_path)
+    monkeypatch.setattr("flows.services.up", lambda _: ())
+    for name in ("serve", "_show_services", "_show_link"):
+        monkeypatch.setattr(services, name, lambda *_: None)
+    store = Sessions.open(settings).store
+    store.add("notes", lambda uid: session("notes", uid, tmp_path), uids=Span(first=300_000, last=300_999))
+    monkeypatch.setattr(start_sessions, "start_all", lambda _: {})
+    assert services._up(settings)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "lets none of them in to notes" in said and "`refit session owner SESSION NAME`" in said
+    assert services._up(settings.model_copy(update={"hub": False}))
+    assert "notes" not in capsys.readouterr().err
+
+
+def session(name: str, uid: int, folder: Path) -> Session:
+    digest = f"sha256:{64 * 'a'}"
+    return Session(name, "p", "2026a", digest, uid, folder / name, folder / "token", Access(port=8888), {})
 
 
 def test_the_words_of_help_need_no_hub() -> None:
