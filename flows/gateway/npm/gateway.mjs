@@ -46,6 +46,16 @@ function keepWorkersInside(headers, url) {
   if (!path.startsWith(`${inside}/`)) delete headers["service-worker-allowed"];
 }
 
+/** An IDE that leads on with all that it was asked for, as VS Code does, tells no browser the token that was added. */
+function keepTokenInside(headers, token) {
+  if (!token || !headers.location?.includes(token)) return;
+  const [address, ...fragment] = headers.location.split("#");
+  const [path, ...query] = address.split("?");
+  const kept = query.join("?").split("&").filter((part) => part && !part.includes(token));
+  const whole = [kept.length ? `${path}?${kept.join("&")}` : path, ...fragment].join("#");
+  headers.location = whole.includes(token) ? "." : whole || "?";
+}
+
 /** An IDE sets cookies for its own session: none that Refit or the Hub reads, for no other host, and below its path. */
 function keepCookiesInside(headers, url) {
   if (!headers["set-cookie"]) return;
@@ -162,11 +172,13 @@ class Gateway extends ConfigurableProxy {
       keepWorkersInside(told.headers, request.url);
       keepCookiesInside(told.headers, request.url);
       keepRedirectsUseful(told);
+      keepTokenInside(told.headers, this.#added.get(request));
       told.on("close", () => told.complete || answer.destroy());
     });
   }
 
   #matches = new WeakMap();
+  #added = new WeakMap();
   #visits = new Visits(MOST_REMEMBERED, REMEMBERED);
   #asking = new Map();
   #authorizerAgent = new http.Agent({ keepAlive: true, maxSockets: 32 });
@@ -248,11 +260,12 @@ class Gateway extends ConfigurableProxy {
   }
 
   /** No link has the token of an IDE: it is added on the way, to the pages that the authorizer names. */
-  #addToken(request, { queries }) {
+  #addToken(request, { queries, token }) {
     const [path, asked = ""] = request.url.split("?", 2);
     if (!Object.hasOwn(queries, path)) return;
     const others = asked.split("&").filter((part) => part && !part.startsWith("token="));
     request.url = `${path}?${[...others, queries[path]].join("&")}`;
+    this.#added.set(request, token);
   }
 
   #askAuthorizer(kind, request, prefix) {

@@ -244,6 +244,7 @@ class Admission:
         if access.role is Role.owner and caller.scopes is None:
             told["keep"] = max(0.0, min(_KEEP_SECONDS, caller.until - time.time()))
         told["queries"] = queries(session, token)
+        told["token"] = token
         if caller.scopes is not None:
             told["authorization"] = f"token {token}" if session.access.protocol == "jupyter" else ""
         return told
