@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from functools import cache, partial
 from threading import Event
 
@@ -26,6 +25,7 @@ from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.migrations.journal import Journal
 from flows.migrations.move import (
+    LOOK_AGE,
     Consent,
     Do,
     End,
@@ -64,8 +64,6 @@ logger = logging.getLogger("refit.migrations")
 # The steps after which the world is known for an instant.
 WHILE_AWAY = frozenset({StepName.look, StepName.stop, StepName.snapshot, StepName.revert, StepName.start})
 LEFT = "its run was told to end"
-# A session is stopped only as long as the last look at it is younger than this.
-LOOK_AGE = timedelta(seconds=30)
 
 
 class MoveExecutor:

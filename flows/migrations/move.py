@@ -18,13 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from flows.migrations.move_steps import _LOOK, REVERT, STEPS, Code, State, Step, StepName
 from flows.sessions.model import Running, Session
 
 ATTEMPTS = 3
+# A session is stopped only as long as the last look at it is younger than this.
+LOOK_AGE = timedelta(seconds=30)
 
 
 class Phase(StrEnum):

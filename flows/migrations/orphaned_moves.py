@@ -7,15 +7,19 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from flows.core.errors import RefitError
+from flows.core.lazily import lazily
 from flows.core.leases import LeaseTaken, held
-from flows.migrations.executor import LOOK_AGE, MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.move import Entry, Move, Phase
+from flows.migrations.move import LOOK_AGE, Entry, Move, Phase
 from flows.migrations.move_steps import StepName
-from flows.migrations.recovery import recover_all
 from flows.migrations.results import Result
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
+
+# Services look for such moves all the time, and seldom is there one.
+with lazily(globals()):
+    from flows.migrations.executor import MoveExecutor
+    from flows.migrations.recovery import recover_all
 
 logger = logging.getLogger("refit.migrations")
 

@@ -19,20 +19,24 @@ from starlette.routing import Route
 
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError
+from flows.core.lazily import lazily
 from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.core.waiting import forever
 from flows.gateway import routes
 from flows.host.sockets import remote_ends
-from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.leave_machines import MachineLeaver
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.migrations.snapshots import snapshot_schedule
 from flows.migrations.steps import previous_containers
 from flows.sessions.lifecycle import Sessions
 from flows.waiting_page import page
 from flows.waiting_page.status import LOGIN_AWAY, AwayStatus, Seen, Why, tell
+
+# To import the steps of moves takes as long as all else, and this service carries hardly any out.
+with lazily(globals()):
+    from flows.migrations.executor import MoveExecutor
+    from flows.migrations.leave_machines import MachineLeaver
 
 logger = logging.getLogger("refit.waiting-page")
 

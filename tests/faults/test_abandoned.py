@@ -17,9 +17,9 @@ from flows.core.database import now, open_database
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.executor import LOOK_AGE, MoveExecutor
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.move import Phase
+from flows.migrations.move import LOOK_AGE, Phase
 from flows.migrations.move_steps import State
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.migrations.recovery import recover_all

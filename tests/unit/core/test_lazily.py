@@ -200,3 +200,19 @@ def test_a_list_of_no_session_opens_neither_database_nor_engine(tmp_path: Path) 
     tops = {name.partition(".")[0] for name in modules}
     assert not tops.intersection(heavy)
     assert not {"flows.core.database", "flows.sessions.containers.podman", "flows.sessions.lifecycle"} & modules
+
+
+WAITING_PAGE = """
+import sys
+from flows.waiting_page import app
+assert {steps!r} not in sys.modules
+app.MoveExecutor.open
+assert {steps!r} in sys.modules
+"""
+
+
+@pytest.mark.slow
+def test_the_waiting_page_imports_the_steps_of_moves_when_it_carries_one_out() -> None:
+    program = WAITING_PAGE.format(steps="flows.migrations.steps.forward")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -10,8 +10,7 @@ import pytest
 from flows.catalog.model import Access
 from flows.core.database import now
 from flows.core.leases import lease
-from flows.migrations.executor import LOOK_AGE
-from flows.migrations.move import Entry
+from flows.migrations.move import LOOK_AGE, Entry
 from flows.migrations.move_steps import OF_EVERY_MOVE, State
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.migrations.recovery import recover_all, reopen
