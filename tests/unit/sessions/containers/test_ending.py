@@ -12,6 +12,7 @@ import pytest
 
 from flows.sessions.containers import ending
 from flows.sessions.containers.ending import Process, main_program, read_status, started_by, waited_for
+from tests.support.waiting import wait_until
 
 SERVER = Process(500, 100, 7, deaf=False)
 SSHD = Process(90, 100, 9, deaf=False)  # younger, though its pid is lower: pids begin anew
@@ -48,6 +49,8 @@ def test_the_kernel_says_who_has_a_terminal() -> None:
         os.execvp("sleep", ["sleep", "1000"])
     kernel = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     try:
+        # The child takes its terminal after the fork, which has returned here by then.
+        wait_until(lambda: (process := ending._read(Path("/proc", str(shell)), shell)) and process.terminal)
         seen = {pid: ending._read(Path("/proc", str(pid)), pid) for pid in (shell, kernel.pid)}
         assert {pid: process and process.terminal for pid, process in seen.items()} == {shell: True, kernel.pid: False}
     finally:
