@@ -12,15 +12,12 @@ from flows.catalog import load, successors
 from flows.catalog.model import Profile
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError, UnknownName
+from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.core.threads import each
 from flows.images.registry import Registry
-from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Move
-from flows.migrations.notifications.notifier import remove_called_off
-from flows.migrations.recovery import recover
 from flows.migrations.results import Result
-from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.publishing.own_profiles import OwnProfile, OwnProfiles
 from flows.publishing.publish import access_of
 from flows.publishing.signatures import Publications
@@ -28,6 +25,13 @@ from flows.sessions.history import History
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
+
+# Services that start sessions import this long before they carry a move out.
+with lazily(globals()):
+    from flows.migrations.executor import MoveExecutor
+    from flows.migrations.notifications.notifier import remove_called_off
+    from flows.migrations.recovery import recover
+    from flows.migrations.rollouts.session_planner import SessionPlanner
 
 logger = logging.getLogger("refit.migrations")
 

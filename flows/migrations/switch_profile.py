@@ -10,10 +10,10 @@ from sqlalchemy import Engine
 from flows.catalog.model import Profile
 from flows.compatibility.obstacles import obstacles
 from flows.core.errors import RefitError
+from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.core.settings.policy import Mode
 from flows.images.registry import Registry
-from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move_steps import State
 from flows.migrations.results import Result
@@ -25,6 +25,9 @@ from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore, caller
+
+with lazily(globals()):
+    from flows.migrations.executor import MoveExecutor
 
 
 def switch_session(settings: Settings, name: str, profile: str, release: str, *, force: bool = False) -> Result:

@@ -7,18 +7,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from flows.compatibility.obstacles import obstacles
 from flows.core.errors import RefitError, UnknownName
+from flows.core.lazily import lazily
 from flows.core.leases import LeaseTaken
 from flows.core.progress import reported
 from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.images.registry import Registry
 from flows.migrations.planning.plan import moved
-from flows.migrations.rehearsals.rehearsal import rehearse
-from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.start_sessions import named, newest_image
-from flows.migrations.switch_profile import of_profile
 from flows.publishing.publish import access_of
 from flows.publishing.signatures import Publications
 from flows.sessions.homes.volumes import Wanted, is_own
@@ -26,6 +23,12 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import PREFIX, Session, check_name
 from flows.sessions.snapshots.model import Snapshot
 from flows.sessions.store import NameTaken
+
+with lazily(globals()):
+    from flows.compatibility.obstacles import obstacles
+    from flows.migrations.rehearsals.rehearsal import rehearse
+    from flows.migrations.snapshots import snapshot_actions
+    from flows.migrations.switch_profile import of_profile
 
 logger = logging.getLogger("refit.migrations")
 

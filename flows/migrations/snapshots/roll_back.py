@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flows.core.errors import RefitError
+from flows.core.lazily import lazily
 from flows.core.settings import Settings
-from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.results import Result
@@ -17,6 +17,9 @@ from flows.sessions.activity.seen import work_in
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 from flows.sessions.snapshots.model import Snapshot
+
+with lazily(globals()):
+    from flows.migrations.executor import MoveExecutor
 
 
 class InUse(RefitError):

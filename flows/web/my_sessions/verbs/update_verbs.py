@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from flows.core.database import now
+from flows.core.lazily import lazily
 from flows.core.settings.policy import Mode
-from flows.migrations.executor import MoveExecutor
 from flows.migrations.planning.rollout import Reason
 from flows.migrations.results import Result
 from flows.migrations.rollouts.session_planner import SessionPlanner
@@ -20,6 +20,9 @@ from flows.web.my_sessions.problems import Code, Problem
 from flows.web.my_sessions.session_view import MySession
 from flows.web.my_sessions.verbs.context import EVERY, ONE, UP, Nothing, Parameters, Verb, VerbContext
 from flows.web.people.scopes import Scope
+
+with lazily(globals()):
+    from flows.migrations.executor import MoveExecutor
 
 # Days. To put it off for longer, or to leave a session alone for good, is for the operator.
 LONGEST = 30
