@@ -22,6 +22,7 @@ with lazily(globals()):
 __all__ = ["app"]
 
 _KEYS_BYTES = 1 << 16  # of a file with public keys
+_MAKE_SECONDS = 3600.0  # in which a session is made
 _BEGIN_SECONDS = 60.0  # in which the Hub begins to make a session
 Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="A group of the Hub.")]
 Chosen = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit mine snapshots` names it.")]
@@ -66,7 +67,9 @@ def _wait_for_creation(server: str, before: dict[str, Any], page: str) -> None:
 
     if not wait_until(begun, enough=bool, seconds=_BEGIN_SECONDS, pause=1):
         raise RefitError("The Hub hasn't begun to make the session yet.", hint=f"{page} shows what it does.")
-    told = wait_until(begun, enough=lambda told: not told or bool(told["ended"]), pause=1)
+    told = wait_until(begun, enough=lambda told: not told or bool(told["ended"]), seconds=_MAKE_SECONDS, pause=1)
+    if told and not told["ended"]:
+        raise RefitError("The session isn't made yet.", hint=f"{page} shows what the Hub does.")
     if told.get("problem"):
         raise RefitError(f"The session wasn't made. {told['problem']}", hint=told["hint"])
 

@@ -61,10 +61,13 @@ def ports(settings: Settings) -> Iterable[Finding]:
     if settings.jump_wanted:
         ports_needed |= {"jump_port": settings.jump_port}
     own = {"127.0.0.1", settings.bind_address}
+    beside = {settings.second_loopback} if settings.second_loopback else set[str]()
     holders = {
         connection.laddr.port: connection.pid
         for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr and _meet(connection.laddr.ip, own)
+        if connection.status == psutil.CONN_LISTEN
+        and connection.laddr
+        and _meet(connection.laddr.ip, own | (beside if connection.laddr.port == settings.gateway_port else set()))
     }
     for setting, port in ports_needed.items():
         yield _port(setting, port, port in holders, holders.get(port), settings.home)

@@ -70,6 +70,7 @@ def gateway(settings: Settings) -> Service:
     brought = GATEWAY_PACKAGES.is_dir()
     program, fetched = (_NPM, ()) if brought else (folder, (*_LOCK, _PROXY, _VISITS))
     listening = ["--ip", settings.bind_address, "--port", str(settings.gateway_port)]
+    listening += ["--second-ip", settings.second_loopback] if settings.second_loopback else []
     told = ["--api-port", str(settings.gateway_api_port), "--waiting-page", routes.WAITING_PAGE]
     asked = ["--authorizer", routes.AUTHORIZER] if settings.hub_wanted else []
     asked += ["--main", settings.people_host] if settings.hub_wanted and settings.people_host else []
@@ -84,6 +85,7 @@ def gateway(settings: Settings) -> Service:
         health=f"{settings.gateway_url}/_chp_healthz",
         healthy=lambda answer: answer.json() == {"status": "OK"},
         address=settings.bind_address,
+        second_address=settings.second_loopback,
         port=settings.gateway_port,
         setting="gateway_port",
         url=settings.gateway_url,

@@ -79,7 +79,7 @@ def refuse_taken_port(service: Service) -> None:
     if (port := service.port) is None:
         return
     # A program that has just ended may hold it until the last of its threads has gone.
-    if wait_until(lambda: _is_free(service.address, port), seconds=LET_GO_SECONDS):
+    if wait_until(lambda: _are_free(service, port), seconds=LET_GO_SECONDS):
         return
     holder = _holder(port)
     raise RefitError(
@@ -90,7 +90,13 @@ def refuse_taken_port(service: Service) -> None:
     )
 
 
-def _is_free(address: str, port: int) -> bool:
+def _are_free(service: Service, port: int) -> bool:
+    return _is_free(service.address, port) and (
+        not service.second_address or _is_free(service.second_address, port, is_needed=False)
+    )
+
+
+def _is_free(address: str, port: int, *, is_needed: bool = True) -> bool:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -99,6 +105,8 @@ def _is_free(address: str, port: int) -> bool:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return False
+            if not is_needed:
+                return True
             raise RefitError(
                 f"Nothing can listen on {address}:{port}.",
                 why=str(error.strerror),

@@ -37,6 +37,7 @@ class Service:
         login: user and password for `health`.
         after: names of the services that it needs.
         address, port, setting: where it listens, and the setting that moves it.
+        second_address: another one at which it has the same port, if this machine has that address; empty: none.
         url: where a person or a program reaches it.
         files: the files that it reads, path → content.
         passing: names of variables whose change is no reason to start it anew.
@@ -55,6 +56,7 @@ class Service:
     login: tuple[str, str] | None = None
     after: tuple[str, ...] = ()
     address: str = "127.0.0.1"
+    second_address: str = ""
     port: int | None = None
     setting: str = ""
     url: str = ""

@@ -20,6 +20,7 @@ from flows.core import documents
 from flows.core.documents import Mistake, Mistakes
 from flows.core.lazily import lazily
 from flows.core.programs import program_output
+from flows.core.settings import hosts
 from flows.core.settings.cluster import ClusterSettings, SessionEngine
 from flows.core.settings.default_folders import default_catalog, default_home
 from flows.core.settings.hub_login import LoginPolicy, OtherHub
@@ -87,7 +88,7 @@ class Settings(documents.Document):
     prefect_server: str = Field(
         "", pattern="^(|https?://.*[^/])$", description="URL of a Prefect server elsewhere; empty: the embedded one."
     )
-    bind_address: str = Field("127.0.0.1", description="Address that the embedded services listen on.")
+    bind_address: hosts.Address = Field("127.0.0.1", description="Address that the embedded services listen on.")
     auth: SecretStr = Field(
         SecretStr(""), description="user:password of the Prefect server; empty: made up, unless it is elsewhere."
     )
@@ -318,10 +319,14 @@ class Settings(documents.Document):
     def people_host(self) -> str:
         """The gateway's address below whose host each person has one; empty: all sessions are one origin."""
         if self.subdomain_host:
-            return "" if self.subdomain_host == "none" else self.subdomain_host
-        is_here = self.bind_address in ("127.0.0.1", "::1", "localhost")
-        port = "" if self.gateway_port == 80 else f":{self.gateway_port}"  # as browsers say it
-        return f"http://localhost{port}" if is_here and self.hub_wanted and not self.other_hub.api else ""
+            return "" if self.subdomain_host == "none" else hosts.as_browsers_say(self.subdomain_host)
+        is_here = self.bind_address in hosts.LOOPBACK and self.hub_wanted and not self.other_hub.api
+        return hosts.as_browsers_say(f"http://localhost:{self.gateway_port}") if is_here else ""
+
+    @property
+    def second_loopback(self) -> str:
+        """The other address at which browsers look for `people_host`: the gateway has its port there, too; or empty."""
+        return hosts.second_loopback(self.people_host, self.bind_address)
 
     @property
     def in_cluster(self) -> bool:
@@ -347,9 +352,7 @@ class Settings(documents.Document):
     @property
     def seen_from_here(self) -> str:
         """The host in URLs of the embedded services, as this machine reaches them."""
-        if self.bind_address in ("0.0.0.0", "::"):
-            return "127.0.0.1"
-        return f"[{self.bind_address}]" if ":" in self.bind_address else self.bind_address
+        return hosts.seen_from_here(self.bind_address)
 
     def folder(self, *names: str) -> Path:
         """A folder inside the home, made if need be: its owner's alone, and so is the home."""

@@ -1,6 +1,7 @@
 // configurable-http-proxy, with a word for everybody whose request or websocket breaks off because its session ends:
 // by itself it answers without Retry-After, leaves half an answer hanging, and hangs up on websockets.
 import http from "node:http";
+import net from "node:net";
 import { pipeline } from "node:stream";
 import { parseArgs } from "node:util";
 import { ConfigurableProxy } from "configurable-http-proxy/lib/configproxy.js";
@@ -8,7 +9,10 @@ import { defaultLogger } from "configurable-http-proxy/lib/log.js";
 import { Visits, visitsApi } from "./visits.mjs";
 
 const text = { type: "string" };
-const options = { ip: text, port: text, "api-port": text, "waiting-page": text, authorizer: text, main: text };
+const options = {
+  ...{ ip: text, "second-ip": text, port: text, "api-port": text },
+  ...{ "waiting-page": text, authorizer: text, main: text },
+};
 const { values: given } = parseArgs({ options });
 
 // "Service Restart" (RFC 6455, registry of close codes), so that whoever hears it may come again.
@@ -140,10 +144,27 @@ function isForeign(kind, { method, headers }) {
   return ["cross-site", "same-site"].includes(headers["sec-fetch-site"]) && !isLink;
 }
 
+/** The host of a request, without the port that browsers leave out. */
+function hostOf({ host = "" }) {
+  const named = host.toLowerCase();
+  return MAIN.port ? named : named.replace(/:(80|443)$/, "");
+}
+
+/** Whether a browser that shows a page came by another name of this machine, at which the Hub's cookies don't count. */
+function isOtherName({ headers }, host) {
+  if (MAIN.hostname !== "localhost" || headers["sec-fetch-mode"] !== "navigate" || host === MAIN.host) return false;
+  const { hostname, port } = URL.canParse(`http://${host}`) ? new URL(`http://${host}`) : {};
+  if (port !== MAIN.port) return false;
+  return ["localhost", "localhost."].includes(hostname) || net.isIP(hostname.replace(/^\[|\]$/g, "")) > 0;
+}
+
 /** Whether a page is asked for at a person's host that isn't there: where scripts of sessions run, nobody logs in. */
-function isMisplaced({ headers }, prefix) {
-  if (!MAIN || !(headers.host ?? "").toLowerCase().endsWith(`.${MAIN.host}`)) return false;
-  return !prefix.startsWith(SESSIONS) && prefix !== ENTRY;
+function isMisplaced(request, prefix) {
+  // A gateway that has just begun knows no session yet: their paths lead to the waiting page, which all else is led to.
+  const isUnknown = prefix === "/" && request.url.startsWith(SESSIONS);
+  if (!MAIN || prefix === ENTRY || prefix.startsWith(SESSIONS) || isUnknown) return false;
+  const host = hostOf(request.headers);
+  return host.endsWith(`.${MAIN.host}`) || isOtherName(request, host);
 }
 
 /** The cookies of a request that an IDE may see; undefined: none. */
@@ -340,8 +361,9 @@ const gateway = new Gateway({
 });
 
 /** A gateway that can't listen would live on, deaf, for one connection that fails ends nothing: it ends, to be started again. */
-function listen(server, port, host) {
+function listen(server, port, host, forgiven = []) {
   server.on("error", (error) => {
+    if (forgiven.includes(error.code)) return;
     gateway.log.error(error.stack);
     if (!server.listening) process.exit(1);
   });
@@ -349,6 +371,13 @@ function listen(server, port, host) {
 }
 
 listen(gateway.proxyServer, given.port, given.ip);
+// Browsers look for localhost at both loopback addresses: nobody else may answer at the other one.
+const NO_SUCH_ADDRESS = ["EADDRNOTAVAIL", "EAFNOSUPPORT"];
+if (given["second-ip"]) {
+  const taking = { allowHalfOpen: true, noDelay: true };
+  const second = net.createServer(taking, (person) => gateway.proxyServer.emit("connection", person));
+  listen(second, given.port, given["second-ip"], NO_SUCH_ADDRESS);
+}
 listen(gateway.apiServer, given["api-port"], "127.0.0.1");
 // One connection that fails is no reason to end all others.
 process.on("uncaughtException", (error) => gateway.log.error(error.stack));

@@ -98,7 +98,7 @@ class Admission:
         except HubError:
             told = {"message": "The Hub is away, and nobody else knows this token.", "refit": "authorizer"}
             return JSONResponse(told, 503, headers={**_NO_STORE, "Retry-After": "5"})
-        if caller is None or not self._is_at_home(caller, name, request.headers.get("x-refit-host", "")):
+        if caller is None or not self._is_at_home(caller, name, self._host(request, "x-refit-host")):
             return self._ask_who(request, kind == "page")
         session, _ = self._servers.sessions.store.find(name) or (None, False)
         access = self._access(caller, name)
@@ -124,7 +124,7 @@ class Admission:
             logger.warning("%s", error)
             return HTMLResponse(pages.expired("The login failed"), 502, headers=_NO_STORE)
         caller, to = Caller(login.person, login.login), str(state["to"])
-        parted = origins.is_parted(self._settings, request.headers.get("host", ""))
+        parted = origins.is_parted(self._settings, self._host(request))
         answer = self._send_home(caller, to) if parted else self._welcomed(request, caller, to)
         answer.delete_cookie(passes.STATE, path=CALLBACK)
         return answer
@@ -133,7 +133,7 @@ class Admission:
         """Somebody who has logged in comes to the host of a session's owner: their pass counts there alone."""
         sealed = request.query_params.get("ticket", "")
         told = passes.opened(self._key, passes.TICKET, sealed)
-        if told is None or told["host"] != request.headers.get("host") or self._used.get(sealed):
+        if told is None or told["host"] != self._host(request) or self._used.get(sealed):
             return HTMLResponse(pages.expired("This login has expired"), 400, headers=_NO_STORE)
         self._used[sealed] = True
         caller = Caller(str(told["person"]), str(told["login"]), host=str(told["host"]))
@@ -161,6 +161,9 @@ class Admission:
         sealed = passes.seal(self._key, passes.TICKET, passes.TICKET_SECONDS, **told)
         to_host = f"{origins.url_of(self._settings, host)}{ARRIVAL}?{urlencode({'ticket': sealed})}"
         return RedirectResponse(to_host, 302, headers=_NO_STORE)
+
+    def _host(self, request: Request, header: str = "host") -> str:
+        return origins.plain(self._settings, request.headers.get(header, ""))
 
     def _is_at_home(self, caller: Caller, session: str, host: str) -> bool:
         """Whether a pass counts where its browser has come to; a token counts everywhere, for no page sends it."""
@@ -196,7 +199,7 @@ class Admission:
             }
             return JSONResponse(told, 403, headers=_NO_STORE)
         to = back_to(request.headers["x-refit-url"])
-        if not origins.is_main(self._settings, request.headers.get("x-refit-host", "")):
+        if not origins.is_main(self._settings, self._host(request, "x-refit-host")):
             return RedirectResponse(f"{self._settings.public_url}{to}", 302, headers=_NO_STORE)
         nonce = secrets.token_urlsafe(16)
         state = passes.seal(self._key, passes.STATE, passes.STATE_SECONDS, to=to, nonce=nonce)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from jupyterhub.slugs import safe_slug
 
 from flows.core.settings import Settings
+from flows.core.settings.hosts import as_browsers_say
 
 # Of a label in a host name.
 _LONGEST = 40
@@ -61,4 +62,12 @@ def url_of(settings: Settings, host: str) -> str:
 
 def is_main(settings: Settings, host: str) -> bool:
     """Whether people who came to this host log in there."""
-    return not is_parted(settings, host) or host == urlsplit(settings.people_host).netloc
+    return not is_parted(settings, host) or plain(settings, host) == urlsplit(settings.people_host).netloc
+
+
+def plain(settings: Settings, host: str) -> str:
+    """A host as browsers name it: some proxies add the port that the scheme has anyway."""
+    try:
+        return urlsplit(as_browsers_say(f"{urlsplit(settings.people_host).scheme or 'http'}://{host}")).netloc
+    except ValueError:  # nobody can read it
+        return host

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -97,10 +98,44 @@ def test_nobody_logs_in_where_scripts_of_sessions_run(people: People, path: str)
             assert told.status in (302, 400) and not told.getheader("Set-Cookie"), host
             assert told.status == 400 or told.getheader("Location") == f"{main}{path}"
         assert asked("POST", host).status in (403, 400)
-        socket = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-        assert asked("GET", host, **socket, **{"Sec-WebSocket-Key": "x" * 22 + "=="}).status in (403, 400)
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        assert asked("GET", host, **upgrade, **{"Sec-WebSocket-Key": "x" * 22 + "=="}).status in (403, 400)
     at_main = asked("GET", f"localhost:{port}")
     assert main not in (at_main.getheader("Location") or "") and at_main.status < 500
+
+
+def test_a_browser_that_comes_by_another_name_of_this_machine_is_led_to_the_one_whose_cookies_count(
+    people: People,
+) -> None:
+    main, port = people.hub.settings.public_url, people.hub.settings.gateway_port
+    page = {"Accept": "text/html", "Sec-Fetch-Mode": "navigate"}
+    for host in ("127.0.0.1", "127.0.0.2", "[::1]", "LOCALHOST", "localhost."):
+        told = httpx.get(
+            f"{people.hub.settings.gateway_url}/hub/login?next=x", headers={"Host": f"{host}:{port}", **page}
+        )
+        is_main = host == "LOCALHOST"
+        assert (told.status_code, told.headers.get("location")) == (
+            (200, None) if is_main else (302, f"{main}/hub/login?next=x")
+        ), host
+    for headers in ({}, {"Host": "hub.example.org", **page}, {"Host": f"127.0.0.1:{port + 1}", **page}):
+        told = httpx.get(f"{people.hub.settings.gateway_url}/hub/login", headers=headers)
+        assert told.status_code == 200, headers
+
+
+def test_nobody_else_answers_at_the_other_loopback_address(people: People) -> None:
+    port = people.hub.settings.gateway_port
+    assert httpx.get(f"http://[::1]:{port}/hub/login").status_code == 200
+    with socket.socket(socket.AF_INET6) as neighbour:
+        neighbour.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            neighbour.bind(("::1", port))
+
+
+def test_while_the_gateway_does_not_know_a_session_yet_its_host_is_no_other_than_before(people: People) -> None:
+    url, port = f"{people.hub.settings.gateway_url}/session/not-yet/api", people.hub.settings.gateway_port
+    here = {"Host": f"ann.localhost:{port}"}
+    for told in (httpx.get(url, headers=here), httpx.post(url, headers=here)):
+        assert "location" not in told.headers and "another host" not in told.text and told.status_code != 403
 
 
 def test_behind_a_proxy_of_another_name_sessions_stay_at_that_name_and_its_passes_count_nowhere_else(

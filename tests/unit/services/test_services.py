@@ -2,6 +2,7 @@ import configparser
 import json
 import os
 import shlex
+import socket
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -15,6 +16,7 @@ from flows.core import settings
 from flows.core.errors import RefitError
 from flows.core.settings import Settings, environment
 from flows.services import embedded, prefect_services, process, systemd, tickets
+from tests.support.waiting import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -302,3 +304,24 @@ def test_the_way_in_by_ssh_is_there_with_a_hub_and_comes_after_the_forwarder(
     assert not there or names.index("forwarder") < names.index("jump")
     without = embedded.all_services(Settings(home=tmp_path / "other", hub=False, jump_port=port))
     assert "jump" not in [one.name for one in without]
+
+
+@pytest.mark.parametrize("taken", ["127.0.0.1", "::1"])
+def test_a_neighbour_at_either_address_keeps_a_service_from_starting_and_is_told(tmp_path: Path, taken: str) -> None:
+    family = socket.AF_INET6 if ":" in taken else socket.AF_INET
+    with socket.create_server((taken, 0), family=family) as neighbour:
+        port = neighbour.getsockname()[1]
+        service = replace(
+            embedded.gateway(Settings(home=tmp_path)), second_address="::1", port=port, setting="gateway_port"
+        )
+        with pytest.raises(RefitError, match=f"Port {port} is taken"):
+            process.refuse_taken_port(service)
+
+
+def test_an_address_that_this_machine_lacks_is_no_obstacle_where_it_is_the_second_one(tmp_path: Path) -> None:
+    port = free_port()
+    process.refuse_taken_port(
+        replace(embedded.gateway(Settings(home=tmp_path)), second_address="2001:db8::7", port=port)
+    )
+    with pytest.raises(RefitError, match="bind_address"):
+        process.refuse_taken_port(replace(embedded.gateway(Settings(home=tmp_path)), address="2001:db8::7", port=port))

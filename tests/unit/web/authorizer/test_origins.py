@@ -25,7 +25,10 @@ OTHER = OtherHub(api="http://127.0.0.1:8081", public="https://hub.example.org")
         ({"bind_address": "0.0.0.0"}, True, ""),
         ({"bind_address": "192.0.2.7"}, True, ""),
         ({"subdomain_host": "none"}, True, ""),
+        ({"bind_address": "localhost"}, True, MAIN),
         ({"subdomain_host": "https://hub.example.org"}, True, "https://hub.example.org"),
+        ({"subdomain_host": "https://hub.example.org:443"}, True, "https://hub.example.org"),
+        ({"subdomain_host": "http://hub.example.org:443"}, True, "http://hub.example.org:443"),
         ({"other_hub": OTHER}, True, ""),
         ({"hub": False}, False, ""),
         ({"gateway": False}, False, ""),
@@ -83,3 +86,29 @@ def test_the_port_that_browsers_leave_out_is_that_of_http(tmp_path: Path) -> Non
     assert not origins.is_parted(settings, "hub.example.org")
     assert origins.is_main(settings, "localhost")
     assert origins.host_of(settings, "ada") == "ada.localhost"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "second"),
+    [
+        ({}, "::1"),
+        ({"bind_address": "::1"}, "127.0.0.1"),
+        ({"bind_address": "localhost"}, "::1"),
+        ({"bind_address": "0.0.0.0"}, ""),
+        ({"subdomain_host": "none"}, ""),
+        ({"subdomain_host": "https://hub.example.org"}, ""),
+        ({"subdomain_host": "http://localhost:17900"}, "::1"),
+        ({"hub": False}, ""),
+    ],
+)
+def test_where_browsers_look_for_localhost_the_gateway_has_both_addresses(
+    tmp_path: Path, chosen: dict[str, Any], second: str
+) -> None:
+    assert Settings(home=tmp_path, **chosen).second_loopback == second
+
+
+def test_a_proxy_may_name_the_port_that_browsers_leave_out(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, subdomain_host="https://hub.example.org:443")
+    assert origins.is_main(settings, "hub.example.org:443") and not origins.is_main(settings, "hub.example.org:80")
+    assert origins.plain(settings, "ada.hub.example.org:443") == origins.host_of(settings, "ada")
+    assert origins.plain(settings, "[::1:443") == "[::1:443"
