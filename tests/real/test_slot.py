@@ -43,9 +43,13 @@ class Pod:
 
     def slot(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Call the script beside it, as an exec does."""
-        enter = ("nsenter", f"--target={self.first}", "--pid", "--mount", "env", "REFIT_SLOT=a")
-        call = [*enter, *USER, "sh", "/run/slot", *words]
+        call = self.call(*words)
         return subprocess.run(call, check=False, text=True, input=stdin, capture_output=True, timeout=60)
+
+    def call(self, *words: str) -> list[str]:
+        """The program that calls the script beside it."""
+        enter = ("nsenter", f"--target={self.first}", "--pid", "--mount", "env", "REFIT_SLOT=a")
+        return [*enter, *USER, "sh", "/run/slot", *words]
 
     def begin(self, program: str) -> None:
         """Let a program begin as generation 1."""
@@ -169,6 +173,30 @@ def test_what_was_on_its_way_to_begin_when_it_was_stopped_does_not(pod: Pod) -> 
     wait_until(lambda: not (pod.files / "program.1.1").exists())
     assert pod.slot("state").stdout == ""
     pod.begin("exec sleep 600")
+
+
+def test_half_of_a_program_does_not_begin(pod: Pod) -> None:
+    """Its connection breaks while it is sent."""
+    half = "touch /run/refit/home/half; exec sleep 600 # and here"
+    broken = pod.slot("run-next", str(len(half) + 7), "start", "1", "1", "sure", stdin=half)
+    assert broken.returncode == REFUSED and "as a whole" in broken.stderr
+    assert pod.slot("state").stdout == "" and not [*pod.files.glob("program*")]
+    pod.begin("exec sleep 600")
+    assert not (pod.files / "../../home/half").exists()
+
+
+def test_a_call_that_hangs_before_it_begins_anything_ends_with_a_stop(pod: Pod) -> None:
+    """Its connection was lost: nobody hears of it any more, and the number of its lease is the newest."""
+    program = "exec sleep 600"
+    call = pod.call("run-next", str(len(program)), "start", "1", "1", "sure")
+    with subprocess.Popen(call, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as late:
+        wait_until(lambda: bool([*pod.files.glob("program.1.*")]))
+        assert pod.slot("stop", "1", "1").returncode == 0
+        with suppress(BrokenPipeError):
+            late.communicate(program.encode())
+    assert late.returncode in (-signal.SIGTERM, -signal.SIGKILL)
+    assert pod.slot("state").stdout == "" and not pod.programs_of("sleep 600")
+    pod.begin(program)
 
 
 def test_a_container_that_has_just_replaced_one_that_ended_says_so_before_anything_begins(pod: Pod) -> None:

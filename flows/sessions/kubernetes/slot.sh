@@ -129,13 +129,14 @@ run() {
 stop() { # seconds number
     fence "$2"
     echo 1 >"$slot/stopping"
-    [ -s "$slot/running" ] || exit 0
+    # Also where nothing has begun: a call whose connection was lost may be about to begin something.
     kill -TERM -1 2>/dev/null
     tries=$(($1 * 50))
     while [ -n "$(others)" ] && [ $tries -gt 0 ]; do tries=$((tries - 1)); sleep 0.02; done
-    kill -KILL -1 2>/dev/null
     tries=500
-    while [ -s "$slot/running" ] || [ -n "$(others)" ]; do
+    # Such a call may have removed `stopping`. Once none is left, it stays, and process 1 begins nothing more.
+    until [ -z "$(others)" ] && echo 1 >"$slot/stopping" && [ ! -s "$slot/running" ]; do
+        echo 1 >"$slot/stopping"
         kill -KILL -1 2>/dev/null # also what has come by an exec since
         tries=$((tries - 1)); [ $tries -gt 0 ] || { echo "it does not end: $(cat "$slot/running" 2>/dev/null) $(others)" >&2; exit 75; }
         sleep 0.01
@@ -172,7 +173,9 @@ run-next) # the program, of so many bytes, and what begins it, in one call
     check_told "$5"
     # A name of its own: of two that come at the same time, the one that is refused has changed nothing.
     next=$slot/program.$4.$$
-    head -c "$1" >"$next" || exit 75
+    head -c "$1" >"$next"
+    # A connection that breaks ends its input early, which `head` takes for the end.
+    [ "$(wc -c <"$next")" -eq "$1" ] || { rm -f "$next"; echo "its program has not come as a whole" >&2; exit 75; }
     begin "$3" "$4" "$([ "$2" = warm ] && echo late || echo now)" "$next"
     [ "${6:-}" != wait ] || await
     ;;
