@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 from uuid import UUID
 
 import anyio
+import httpx
 import yaml
 from anyio.abc import TaskStatus
 from prefect.client.schemas.objects import FlowRun, StateType
@@ -23,6 +25,7 @@ from prefect.states import Cancelled
 from prefect.workers.base import BaseWorkerResult
 from sqlalchemy import make_url
 
+from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.settings import Settings, load
 from flows.orchestration.own_worker import OwnJob, OwnWorker
@@ -39,6 +42,9 @@ BUILDER = "builder"
 RUN = "io.refit.run"
 EVERY_ADDRESS = ("0.0.0.0", "::")
 _MOST = 1 << 20  # bytes of a template
+# A Job that has ended is removed by the worker that follows it, within seconds.
+_LEFT_OVER = timedelta(hours=1)
+_PAUSE_SECONDS = 60.0
 
 
 def template(file: Path) -> dict[str, Any]:
@@ -55,11 +61,16 @@ def template(file: Path) -> dict[str, Any]:
         raise RefitError(f"The Job of builders in {file} can't be read.", why=str(error), hint=hint) from None
     try:
         containers = [each["name"] for each in told["spec"]["template"]["spec"]["containers"]]
-        fits = told["kind"] == "Job" and told["metadata"]["namespace"] and BUILDER in containers
-    except (LookupError, TypeError):
+        fits = told["kind"] == "Job" and told["metadata"]["namespace"] and containers.count(BUILDER) == 1
+        if fits:
+            manifest(told, UUID(int=0))
+    except (LookupError, TypeError, ValueError):
         fits = False
     if not fits:
-        why = f"It needs `kind: Job`, `metadata.namespace` and a container `{BUILDER}`."
+        why = (
+            f"It needs `kind: Job`, `metadata.namespace` and one container `{BUILDER}`. "
+            "`labels` are names with values, and `env` is a list of them."
+        )
         raise RefitError(f"{file} has no Job of a builder in it.", why=why, hint=hint)
     return dict(told)
 
@@ -71,10 +82,10 @@ def manifest(told: Mapping[str, Any], run: UUID) -> dict[str, Any]:
     made["metadata"] = {**made["metadata"], "name": f"refit-builder-{run}"}
     pod = made["spec"]["template"]
     for each in (made, pod):
-        each["metadata"] = {**each.get("metadata", {})}
-        each["metadata"]["labels"] = {**each["metadata"].get("labels", {}), **labels}
+        each["metadata"] = {**(each.get("metadata") or {})}
+        each["metadata"]["labels"] = {**(each["metadata"].get("labels") or {}), **labels}
     (builder,) = (each for each in pod["spec"]["containers"] if each["name"] == BUILDER)
-    builder["env"] = [*builder.get("env", ()), {"name": "PREFECT__FLOW_RUN_ID", "value": str(run)}]
+    builder["env"] = [*map(dict, builder.get("env") or ()), {"name": "PREFECT__FLOW_RUN_ID", "value": str(run)}]
     return made
 
 
@@ -82,9 +93,29 @@ def ended(job: Mapping[str, Any] | None) -> int | None:
     """The exit code that stands for how a Job has ended; none: it hasn't. Pure."""
     if job is None:
         return 1
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    true = {each["type"] for each in conditions if each["status"] == "True"}
+    true = _true_conditions(job)
     return 0 if "Complete" in true else 1 if "Failed" in true else None
+
+
+def is_left_over(job: Mapping[str, Any], moment: datetime) -> bool:
+    """Whether a Job has ended so long ago that its worker would have removed it. Pure."""
+    ends = [at for kind, at in _true_conditions(job).items() if kind in ("Complete", "Failed")]
+    return any(at and moment - datetime.fromisoformat(at) > _LEFT_OVER for at in ends)
+
+
+def _true_conditions(job: Mapping[str, Any]) -> dict[str, str]:
+    """Those that hold → since when."""
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return {each["type"]: each.get("lastTransitionTime") or "" for each in conditions if each["status"] == "True"}
+
+
+def runs(jobs: Iterable[Mapping[str, Any]]) -> dict[UUID, str]:
+    """Flow run → its Job. Pure."""
+    by_run = dict[UUID, str]()
+    for metadata in (job["metadata"] for job in jobs):
+        with suppress(ValueError, LookupError):  # another program has made it
+            by_run[UUID(metadata["labels"][RUN])] = metadata["name"]
+    return by_run
 
 
 def check_shared(settings: Settings) -> None:
@@ -145,18 +176,28 @@ class Jobs:
         template(self._file)
 
     def create(self, run: UUID) -> str:
-        """Make the Job of a flow run, and remove those that have ended; returns its name.
+        """Make the Job of a flow run, and remove those that nobody has removed; returns its name.
 
         Raises:
             RefitError: the template can't be used.
             ClusterError: the API server doesn't answer, or refuses.
         """
-        for job in self._cluster.list(JOBS, **{KIND: BUILDER}):
-            if ended(job) is not None:
-                self.remove(job["metadata"]["name"])
-        made = manifest(template(self._file), run)
+        made, moment = manifest(template(self._file), run), now()
+        for job in self.all():
+            own = job["metadata"]["name"] == made["metadata"]["name"]
+            if is_left_over(job, moment) or (own and ended(job) is not None):
+                self._remove(job)
         self._cluster.ensure(JOBS, made)
         return str(made["metadata"]["name"])
+
+    def all(self) -> list[dict[str, Any]]:
+        """The Jobs of builders; another one in that namespace is none of them.
+
+        Raises:
+            RefitError: the template can't be used.
+            ClusterError: the API server doesn't answer, or refuses.
+        """
+        return self._cluster.list(JOBS, **{KIND: BUILDER})
 
     def exit_code(self, name: str) -> int | None:
         """How a Job has ended; none: it hasn't, or nobody can tell now."""
@@ -166,8 +207,17 @@ class Jobs:
             return None
 
     def remove(self, name: str) -> None:
-        """Remove a Job, with what runs in it."""
-        self._cluster.delete(JOBS, name, with_pods=True)
+        """Remove a builder's Job, with what runs in it. The name may be anybody's word: no other Job is removed.
+
+        Raises:
+            ClusterError: the API server doesn't answer, or refuses.
+        """
+        for job in self.all():
+            if job["metadata"]["name"] == name:
+                self._remove(job)
+
+    def _remove(self, job: Mapping[str, Any]) -> None:
+        self._cluster.delete(JOBS, job["metadata"]["name"], uid=job["metadata"]["uid"], with_pods=True)
 
 
 class JobOfBuilder(OwnJob):
@@ -180,28 +230,72 @@ class JobWorker(OwnWorker, ABC):
     type = "kubernetes"
     job_configuration = JobOfBuilder
 
+    def __init__(self, **chosen: Any) -> None:
+        super().__init__(**chosen)
+        self._followed = set[UUID]()
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        assert self._runs_task_group
+        self._runs_task_group.start_soon(self._adopt)
+        return self
+
     async def run(
         self, flow_run: FlowRun, configuration: JobOfBuilder, task_status: TaskStatus[Any] | None = None
     ) -> BaseWorkerResult:
         """Let a Job do what was admitted, until it has ended or the run is cancelled."""
         jobs = Jobs(load())
+        self._followed.add(flow_run.id)
         name = await anyio.to_thread.run_sync(partial(jobs.create, flow_run.id))
         (task_status or anyio.TASK_STATUS_IGNORED).started(name)
+        return BaseWorkerResult(identifier=name, status_code=await self._follow(jobs, name, flow_run.id))
+
+    async def _adopt(self) -> None:
+        """Follow the Jobs that are there when this worker starts: the worker that made them may be gone."""
+        jobs = Jobs(load())
+        while True:
+            try:
+                left = runs(await anyio.to_thread.run_sync(jobs.all))
+                break
+            except Exception as error:  # new Jobs are made all the same
+                self._logger.warning("The Jobs of builders can't be listed: %s", error)
+                await anyio.sleep(_PAUSE_SECONDS)
+        async with anyio.create_task_group() as group:
+            for run in {*left} - self._followed:
+                self._followed.add(run)
+                group.start_soon(self._adopted, jobs, left[run], run)
+
+    async def _adopted(self, jobs: Jobs, name: str, run: UUID) -> None:
+        try:
+            if code := await self._follow(jobs, name, run):
+                message = f"Its Job has ended with exit code {code}."
+                await self._propose_crashed_state(await self.client.read_flow_run(run), message)
+        except Exception:  # one Job takes no others along
+            self._logger.exception("The Job %s can't be followed.", name)
+
+    async def _follow(self, jobs: Jobs, name: str, run: UUID) -> int:
+        """Wait until a Job has ended or its run is cancelled, and remove it; returns its exit code."""
         while (code := await anyio.to_thread.run_sync(partial(jobs.exit_code, name))) is None:
-            if await self._is_cancelled(flow_run.id):
+            if await self._is_cancelled(run):
                 break
             await anyio.sleep(POLL)
-        with suppress(ClusterError):  # the next builder's worker tries again
+        with suppress(ClusterError):  # a builder's worker tries again, later
             await anyio.to_thread.run_sync(partial(jobs.remove, name))
-        return BaseWorkerResult(identifier=name, status_code=code or 0)
+        return code or 0
 
     async def _is_cancelled(self, run: UUID) -> bool:
         """Whether somebody wants a run to end that can't hear it by itself; then it counts as cancelled."""
-        with suppress(ObjectNotFound):
+        try:
             state = (await self.client.read_flow_run(run)).state
-            if state is None or state.type is not StateType.CANCELLING:
+            if state is None or state.type not in (StateType.CANCELLING, StateType.CANCELLED):
                 return False
-            await self.client.set_flow_run_state(run, Cancelled(message="Its Job was removed."), force=True)
+            if state.type is StateType.CANCELLING:
+                await self.client.set_flow_run_state(run, Cancelled(message="Its Job was removed."), force=True)
+        except ObjectNotFound:
+            pass
+        except httpx.HTTPError as error:  # the next look may be luckier
+            self._logger.warning("The server doesn't tell whether run %s is cancelled: %s", run, error)
+            return False
         return True
 
     async def kill_infrastructure(
