@@ -177,12 +177,16 @@ def test_what_was_on_its_way_to_begin_when_it_was_stopped_does_not(pod: Pod) -> 
 
 def test_half_of_a_program_does_not_begin(pod: Pod) -> None:
     """Its connection breaks while it is sent."""
-    half = "touch /run/refit/home/half; exec sleep 600 # and here"
-    broken = pod.slot("run-next", str(len(half) + 7), "start", "1", "1", "sure", stdin=half)
+    half = "touch /run/refit/home/half; exec sleep 600 # à peu près"
+    size = len(half.encode())
+    broken = pod.slot("run-next", str(size + 1), "start", "1", "1", "sure", stdin=half)
     assert broken.returncode == REFUSED and "as a whole" in broken.stderr
     assert pod.slot("state").stdout == "" and not [*pod.files.glob("program*")]
     pod.begin("exec sleep 600")
     assert not (pod.files / "../../home/half").exists()
+    pod.end()
+    whole = pod.slot("run-next", str(size), "start", "1", "1", "sure", stdin=half)
+    assert whole.returncode == 0 and pod.slot("state").stdout == "1\n", whole.stderr
 
 
 def test_a_call_that_hangs_before_it_begins_anything_ends_with_a_stop(pod: Pod) -> None:
