@@ -185,8 +185,8 @@ def _make(
         _check_there(sessions, source, snapshot)
         taken = homes.owners().values()
         made = store.add(pattern.name, make, uids=settings.session_uids, avoid=taken, owner=owner)
-        homes.finish_clone(made, source.uid)
         sessions.packages.store.copy(source.name, made.name)
+        homes.finish_clone(made, source.uid)  # last: with its home in place it counts as whole
         if made.image != source.image and not force:
             _prove(settings, sessions, made)
     except BaseException:
@@ -210,9 +210,9 @@ def _check_there(sessions: Sessions, source: Session, snapshot: Snapshot) -> Non
 
 
 def _remove(sessions: Sessions, name: str) -> None:
+    # The record goes first: with neither a home nor the half copy beside it, it would start with an empty home.
+    sessions.store.forget(name)
     sessions.homes.remove(name)
-    if sessions.store.find(name):
-        sessions.store.forget(name)
     sessions.store.forget_home(name)
 
 

@@ -24,10 +24,10 @@ _OWN = (
 )
 # Sockets, and the locks of git and of offices, whose programs don't run in the copy.
 _LEFT = ("-type", "s", "-o", "-path", "*/.git/*.lock", "-type", "f", "-o", "-name", ".~lock.*#", "-type", "f")
-# Where one of them is a link, its target goes as well, if that is in the home: links name that as sessions see it.
+# Where one of them is a link, its target goes as well, if that is in the home: the home is where sessions see it.
 _DROP = """
-top=$1 seen=$2; shift 2
-mkdir -p -- "${seen%/*}" && { [ -e "$seen" ] || ln -s -- "$top" "$seen"; } && cd -- "$top" || exit
+top=$1; shift
+cd -- "$top" || exit
 for path; do
   real=$(readlink -f -- "$path") || real=
   case $real in "$top"/*) rm -rf -- "$real" || exit;; esac
@@ -88,7 +88,7 @@ def make_draft(pool: Pool, source: Path, target: Path, seconds: float) -> None:
 def drop_own(draft: Path, secrets: Iterable[str], seconds: float) -> None:
     """Remove from the copy of a home all that is one session's alone, with the secrets that profiles name."""
     doomed = sorted({*_OWN, *secrets})
-    enclosed.run(["sh", "-c", _DROP, "sh", draft, HOME, *doomed], writes=[draft], limit=seconds)
+    enclosed.run(["sh", "-c", _DROP, "sh", HOME, *doomed], writes={draft: HOME}, limit=seconds)
     find = ["find", str(draft), "-xdev", "(", *_LEFT, ")", "-delete"]
     enclosed.run(find, writes=[draft], limit=seconds)
 

@@ -9,7 +9,7 @@ second way for machines on which that doesn't work: `refit doctor` says so, and 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def run(
     argv: Sequence[str | Path],
     *,
     reads: Iterable[Path] = (),
-    writes: Iterable[Path] = (),
+    writes: Iterable[Path] | Mapping[Path, str] = (),
     limit: float,
     accepted: Collection[int] = (0,),
     stdin: str | None = None,
@@ -60,7 +60,7 @@ def run(
     Args:
         argv: the program, one of the system's own, and its arguments.
         reads: folders that it can read.
-        writes: folders that it can change, too.
+        writes: folders that it can change, too; in a mapping, each with the path at which it is.
         limit: seconds after which it is ended.
         accepted: exit codes that are no failure.
         stdin: text for its standard input.
@@ -76,7 +76,7 @@ def run(
     """
     bounds: Any = {"limit": limit, "accepted": accepted, "most": _MOST}
     more = ["--cap-add", f"CAP_{_BEYOND_QUOTA}"] if beyond_quota else []
-    whole = [*(_YIELDING if yields else ()), "bwrap", *_options(tuple(reads), tuple(writes)), *more, "--", *argv]
+    whole = [*(_YIELDING if yields else ()), "bwrap", *_options(reads, writes), *more, "--", *argv]
     try:
         return command.run(whole, root=True, stdin=stdin, shown=shown or argv, **bounds)
     except ProgramFailed as error:
@@ -111,10 +111,12 @@ def remove(folder: Path, limit: float) -> None:
         command.run(["rm", "-f", "--", folder], root=True)
 
 
-def _options(reads: Sequence[Path], writes: Sequence[Path]) -> list[str]:
+def _options(reads: Iterable[Path], writes: Iterable[Path] | Mapping[Path, str]) -> list[str]:
     capabilities = [word for name in _CAPABILITIES for word in ("--cap-add", f"CAP_{name}")]
     folders = [word for folder in reads for word in ("--ro-bind", str(folder), str(folder))]
-    folders += [word for folder in writes for word in ("--bind", str(folder), str(folder))]
+    places = writes if isinstance(writes, Mapping) else {folder: folder for folder in writes}
+    # Later ones hide earlier ones: where Refit's Python is below one of these paths, the program sees the folder there.
+    folders += [word for folder, place in places.items() for word in ("--bind", str(folder), str(place))]
     return [*_ALONE, *capabilities, *_system(), *folders, "--chdir", "/"]
 
 

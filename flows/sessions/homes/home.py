@@ -174,10 +174,12 @@ class LocalHomes(HomeSnapshots):
             cloning.give(self.pool, part.folder, old, new.uid, self._copy_seconds)
 
     def remove(self, name: str) -> None:
-        """Remove a home, its volumes and all snapshots for good."""
+        """Remove a home, its volumes and all snapshots for good.
+
+        A copy that was to become the home goes last: `drafts` names it until all else is gone.
+        """
         doomed = [self._homes / check_name(name), self._volumes / name, self._snapshots / name]
         doomed.append(snapshot_notes.folder_of(self._snapshots, name))
-        cloning.forget_draft(self.pool, self.path(name))
         if self.pool.exists:
             folders = [self.pool.snapshots / name, self.pool.volumes / name]
             inside = (subvolume for folder in folders if folder.exists() for subvolume in folder.iterdir())
@@ -188,6 +190,7 @@ class LocalHomes(HomeSnapshots):
         for folder in doomed:
             copying.remove(folder)
         person_home_limits.choose(self._limits_of, name, None)
+        cloning.forget_draft(self.pool, self.path(name))
 
     def copy_to_pool(self, session: Session) -> Session:
         """Copy home and volumes of a session that is stopped into the pool, and compare every byte.

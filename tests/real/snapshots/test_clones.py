@@ -15,11 +15,12 @@ from flows.core.errors import RefitError
 from flows.core.programs import command
 from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.snapshots.clone_session import remove_killed
+from flows.sessions.homes import enclosed, person_home_limits
 from flows.sessions.homes.cloning import draft_of
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Session
+from flows.sessions.model import HOME, Session
 from tests.support.homes_alone import added
 from tests.support.moving import manifest
 
@@ -101,6 +102,22 @@ def test_secrets_that_either_profile_names_stay_with_their_session(sessions: Ses
     assert {".config/tool/config", "work", "project/poetry.lock"} <= files.keys()
 
 
+def test_secrets_behind_links_go_also_where_refits_python_lies_below_the_path_of_homes(
+    sessions: Sessions, ada: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As on the machine of an operator who is called dev, and whose Python is one of uv's."""
+    system = (*enclosed._system(), "--ro-bind", str(tmp_path), f"{HOME}/.local/share/uv")
+    monkeypatch.setattr(enclosed, "_system", lambda: system)
+    (ada.home / "private").mkdir()
+    (ada.home / "private/netrc").write_text("secret")
+    (ada.home / ".netrc").symlink_to(f"{HOME}/private/netrc")
+    command.run(["chown", "-R", "-h", f"{ada.uid}:0", ada.home], root=True)
+    new = cloned(sessions, replace(ada, access=Access(secrets=(".netrc",))))
+    assert (new.home / "private").is_dir() and list((new.home / "private").iterdir()) == []
+    assert not (new.home / ".netrc").is_symlink() and (new.home / "project/work.py").exists()
+    assert (ada.home / "private/netrc").read_text() == "secret" and tmp_path.is_dir()
+
+
 def test_removing_either_takes_nothing_from_the_other(sessions: Sessions, ada: Session) -> None:
     first, second = cloned(sessions, ada), cloned(sessions, ada, "ada3")
     (first.home / "project/work.py").write_text("mine")
@@ -126,6 +143,24 @@ def test_a_killed_clone_leaves_no_home_that_could_be_taken_for_one(sessions: Ses
     assert sessions.homes.drafts() == ("ada2",) == remove_killed(sessions)
     assert not draft_of(new.home).exists()
     assert sessions.homes.make("ada2", UID).is_dir()
+
+
+def test_a_removal_that_is_killed_leaves_what_says_that_the_clone_is_half(
+    sessions: Sessions, ada: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = snapshot_actions.take(sessions, "ada", "ada", called="one")
+    new = replace(ada, name="ada2", home=sessions.homes.path("ada2"), volumes=())
+    sessions.homes.draft_clone(replace(ada, volumes=()), snapshot.id, new)
+    with monkeypatch.context() as patched:
+        patched.setattr(person_home_limits, "choose", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove_killed(sessions)
+    assert sessions.homes.drafts() == ("ada2",) == remove_killed(sessions)
+    assert sessions.homes.drafts() == () and not draft_of(new.home).exists()
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_clone_in_the_pool_copies_nothing(sessions: Sessions, ada: Session) -> None:

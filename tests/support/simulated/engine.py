@@ -162,6 +162,8 @@ class SimulatedHomes:
         return self._make(self.path(name), uid)
 
     def _make(self, folder: Path, uid: int) -> Path:
+        if folder.name in self.drafts():
+            raise RefitError(f"The copy that {folder.name!r} was to begin with is incomplete.")
         if (owner := self._world.uids.setdefault(str(folder), uid)) != uid:
             raise RefitError(f"{folder} belongs to uid {owner}, and the session's uid is {uid}.")
         for contents in (self._world.homes, self._world.owed):
@@ -208,11 +210,13 @@ class SimulatedHomes:
         self._world.at("remove home", name)
         if not self._world.by_hand and str(self.path(name)) in self._world.homes:
             raise self._world.never(f"I4: the home of {name} is removed, and no person wants that")
-        draft = self._folder / f".{name}.clone"
-        for folder in (self.path(name), draft, *self._below(".volumes", name)):
+        for folder in (self.path(name), *self._below(".volumes", name)):
             self.remove_volume(folder)
         for key in [key for key in self._world.snapshots if key[0] == name]:
             del self._world.snapshots[key]
+        self._world.at("remove home", name, "middle")
+        self.remove_volume(self._folder / f".{name}.clone")
+        self._world.at("remove home", name, "after")
 
     def snapshot(self, session: str, id: str) -> Path:
         return self._folder / "snapshots" / session / id

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -18,10 +19,14 @@ from flows.migrations.snapshots import clone_session, snapshot_actions
 from flows.migrations.snapshots.clone_session import Wish, clone, remove_killed
 from flows.publishing.checks import Finding
 from flows.sessions.model import IllegalName, Running, Session
+from flows.sessions.packages.store import PackageStore
 from flows.sessions.snapshots.model import Kind
-from flows.sessions.store import NameTaken
+from flows.sessions.store import NameTaken, Store
 from tests.support.simulated.fleet import Fleet, fleet
-from tests.support.simulated.world import Killed, Point
+from tests.support.simulated.world import Killed, Point, World, nothing
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -119,6 +124,75 @@ def test_a_process_that_is_killed_leaves_the_session_as_it_was(
     assert home(sessions, ada.name) == before
     sessions.world.meanwhile = lambda _: None
     assert clone(sessions.settings, ada.name, Wish("ada2"), "ada").name == "ada2"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_killed_at_any_moment_it_is_whole_with_its_packages_or_gone(
+    sessions: Fleet, ada: Session, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    for kind, verb in ((Store, "add"), (Store, "forget"), (Store, "forget_home"), (PackageStore, "copy")):
+        monkeypatch.setattr(kind, verb, mortal(sessions.world, getattr(kind, verb)))
+    packages = sessions.sessions.packages.store
+    packages.begin(ada.name, ["jq"], "ada")
+    packages.finish(ada.name, ["jq"], "ada")
+    before, store = home(sessions, ada.name), sessions.sessions.store
+    died = list[Point]()
+    while Point("finish", "ada2", "after") not in died and len(died) < 200:
+        sessions.world.meanwhile = killer(sessions.world, len(died), fails, died)
+        outcome = attempt(sessions, ada)
+        sessions.world.alive, sessions.world.meanwhile = True, nothing
+        if not isinstance(outcome, Killed):
+            break
+        remove_killed(sessions.sessions)
+        assert not sessions.sessions.homes.drafts()
+        if store.find("ada2"):
+            assert home(sessions, "ada2") == before and packages.names("ada2") == ("jq",), died[-1]
+        else:
+            assert str(sessions.home("ada2")) not in sessions.world.homes and not packages.of("ada2"), died[-1]
+        with sessions.world.person():
+            if store.has_home("ada2"):
+                sessions.sessions.remove("ada2", purge=True)
+    assert isinstance(outcome, RefitError if fails else Killed) and home(sessions, ada.name) == before
+    needed = {"clone", "Store.add", "PackageStore.copy", "finish"}
+    needed |= {"Store.forget", "remove home", "Store.forget_home"} if fails else set()
+    assert needed <= {point.verb for point in died}
+
+
+def attempt(sessions: Fleet, ada: Session) -> BaseException | None:
+    try:
+        clone(sessions.settings, ada.name, Wish("ada2"), "ada")
+    except (Killed, RefitError) as error:
+        return error
+    return None
+
+
+def killer(world: World, after: int, fails: bool, died: list[Point]) -> Callable[[Point], None]:
+    """The process is killed when it has passed so many moments; where it `fails`, the home can't be put in place."""
+    moments = 0
+
+    def meanwhile(point: Point) -> None:
+        nonlocal moments
+        moments += 1
+        if moments > after:
+            died.append(point)
+            world.alive = False
+            raise Killed
+        if fails and (point.verb, point.when) == ("finish", "before"):
+            raise RefitError("it failed")
+
+    return meanwhile
+
+
+def mortal(world: World, work: Callable[P, T]) -> Callable[P, T]:
+    """A write to the database before and after which the process may be killed, and which it doesn't do afterwards."""
+
+    def run(*words: P.args, **more: P.kwargs) -> T:
+        world.at(work.__qualname__, "ada2")
+        result = work(*words, **more)
+        world.at(work.__qualname__, "ada2", "after")
+        return result
+
+    return run
 
 
 @pytest.mark.parametrize("when", ["before", "middle", "after"])
