@@ -162,7 +162,8 @@ class SimulatedHomes:
         return self._make(self.path(name), uid)
 
     def _make(self, folder: Path, uid: int) -> Path:
-        if folder.name in self.drafts():
+        draft = folder.with_name(f".{folder.name}.clone")
+        if str(folder) not in self._world.homes and str(draft) in self._world.homes:
             raise RefitError(f"The copy that {folder.name!r} was to begin with is incomplete.")
         if (owner := self._world.uids.setdefault(str(folder), uid)) != uid:
             raise RefitError(f"{folder} belongs to uid {owner}, and the session's uid is {uid}.")
