@@ -83,7 +83,11 @@ def unshare(
 def _subject(person: str | None, group: str | None, code: str, *, taken: bool) -> tuple[Kind, str]:
     named = [(kind, it) for kind, it in ((Kind.person, person), (Kind.group, group), (Kind.code, code)) if it]
     if len(named) != 1 or taken:
-        raise RefitError("No person or group was named.", hint="name one: --with PERSON, --group GROUP, or --code.")
+        count = "More than one" if named else "None"
+        raise RefitError(
+            f"{count} of --with, --group and --code was given.",
+            hint="give one: --with PERSON, --group GROUP, or --code.",
+        )
     return named[0]
 
 

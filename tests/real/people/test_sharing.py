@@ -163,8 +163,8 @@ def test_mistakes_are_told_and_others_may_not_share(hub: Hub, lin: Person, ben: 
         ("--with", "nobody"): "no person called",
         ("--group", "nobody"): "no group called",
         ("--with", "lin"): "is lin's already",
-        (): "with whom",
-        ("--with", "ben", "--code"): "with whom",
+        (): "None of --with, --group and --code was given",
+        ("--with", "ben", "--code"): "More than one of --with, --group and --code was given",
     }.items():
         assert told in hub.fails("session", "share", SESSION, *words)
     assert "isn't shared with" in hub.fails("session", "unshare", SESSION, "--with", "ben")
