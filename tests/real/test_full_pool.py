@@ -16,10 +16,10 @@ from flows.migrations.snapshots.clone_session import Wish, clone
 from flows.migrations.snapshots.roll_back import roll_back
 from flows.sessions.homes.pool import Pool
 from flows.sessions.model import Running
-from tests.support.killing import NAME, Scene, furnished
+from tests.support.killing import NAME, Scene, in_smallest_pool
 from tests.support.machine import RegistryServer
 from tests.support.moving import check_no_gap, manifest
-from tests.support.pools import fill, smallest_pool
+from tests.support.pools import fill
 from tests.support.variants import LIGHT, light
 
 SMALL = 20_000  # files of which the clone's owner has to be written into a pool that has no block left
@@ -34,9 +34,7 @@ def scene(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scene]:
     folder, image = tmp_path_factory.mktemp("full"), partial(light, shared, registry, base)
-    with smallest_pool(folder / "home"), furnished(folder, registry_server.port, image, LIGHT) as scene:
-        script = f"mkdir small && cd small && for one in $(seq {SMALL}); do echo $one >$one; done"
-        scene.sessions.execute(NAME, ["sh", "-c", script])
+    with in_smallest_pool(folder, registry_server.port, image, LIGHT, SMALL) as scene:
         snapshot_actions.take(scene.sessions, NAME, "ada", called="then")
         scene.sessions.execute(NAME, ["sh", "-c", "echo now >project/state"])
         yield scene

@@ -28,6 +28,7 @@ from flows.migrations.recovery import recover_all
 from flows.sessions.lifecycle import Sessions
 from tests.support.machine import private_home
 from tests.support.moving import check_nothing_is_left, furnish, manifest
+from tests.support.pools import smallest_pool
 from tests.support.processes import in_a_process
 
 NAME = "ada"
@@ -94,6 +95,15 @@ def furnished(folder: Path, port: int, image: Callable[..., str], access: Access
             yield Scene(settings, sessions, journal, good, bad)
         finally:
             sessions.remove(NAME, purge=True)
+
+
+@contextmanager
+def in_smallest_pool(folder: Path, port: int, image: Callable[..., str], access: Access, files: int) -> Iterator[Scene]:
+    """A scene in a pool that is soon full; so many small files in its home each need their owner written in a clone."""
+    with smallest_pool(folder / "home"), furnished(folder, port, image, access) as scene:
+        script = f"mkdir small && cd small && for one in $(seq {files}); do echo $one >$one; done"
+        scene.sessions.execute(NAME, ["sh", "-c", script])
+        yield scene
 
 
 def resume(settings: Settings) -> None:

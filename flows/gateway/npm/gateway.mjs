@@ -9,10 +9,8 @@ import { defaultLogger } from "configurable-http-proxy/lib/log.js";
 import { Visits, visitsApi } from "./visits.mjs";
 
 const text = { type: "string" };
-const options = {
-  ...{ ip: text, "second-ip": text, port: text, "api-port": text },
-  ...{ "waiting-page": text, authorizer: text, main: text },
-};
+const names = ["ip", "second-ip", "port", "api-port", "waiting-page", "authorizer", "main"];
+const options = Object.fromEntries(names.map((name) => [name, text]));
 const { values: given } = parseArgs({ options });
 
 // "Service Restart" (RFC 6455, registry of close codes), so that whoever hears it may come again.

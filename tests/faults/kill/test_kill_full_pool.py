@@ -24,10 +24,10 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.snapshots.model import Snapshot
 from flows.sessions.snapshots.records import SnapshotRecords
 from flows.sessions.store import Store
-from tests.support.killing import NAME, Scene, furnished
+from tests.support.killing import NAME, Scene, in_smallest_pool
 from tests.support.machine import RegistryServer
 from tests.support.moving import manifest
-from tests.support.pools import fill, make_room, smallest_pool
+from tests.support.pools import fill, make_room
 from tests.support.processes import in_a_process
 from tests.support.variants import LIGHT, light
 
@@ -45,9 +45,7 @@ def scene(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scene]:
     folder, image = tmp_path_factory.mktemp("full"), partial(light, shared, registry, base)
-    with smallest_pool(folder / "home"), furnished(folder, registry_server.port, image, LIGHT) as scene:
-        script = f"mkdir small && cd small && for one in $(seq {SMALL}); do echo $one >$one; done"
-        scene.sessions.execute(NAME, ["sh", "-c", script])
+    with in_smallest_pool(folder, registry_server.port, image, LIGHT, SMALL) as scene:
         yield scene
 
 
