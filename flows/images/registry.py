@@ -3,10 +3,10 @@
 Digests are computed from the bytes as they came, never from parsed and written-again JSON, and compared with what the
 registry says.
 
-A registry isn't trusted. Password and tokens go to its own origin alone (see `login`), bodies and requests have limits
-(see `outside`), and what is known by a digest is compared with it. Uploads and further pages of a list stay at its
-origin; only what is read is followed to other addresses, as registries send for blobs to object stores, and there it
-is asked for without a login.
+A registry isn't trusted. Password and tokens go to its own origin alone (see `registry_login`), bodies and requests
+have limits (see `outside`), and what is known by a digest is compared with it. Uploads and further pages of a list stay
+at its origin; only what is read is followed to other addresses, as registries send for blobs to object stores, and
+there it is asked for without a login.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ from flows.core.settings import Settings
 from flows.core.waiting import rest, retry
 from flows.host import sockets
 from flows.images import patience
-from flows.images.login import Kind, Login, UnknownRealm, kind_of
 from flows.images.manifests import INDEX, MANIFEST
 from flows.images.patience import ATTEMPTS, BUSY
 from flows.images.registry_errors import NoAnswer, RegistryError
+from flows.images.registry_login import Kind, Login, UnknownRealm, kind_of
 
 logger = logging.getLogger("refit.registry")
 

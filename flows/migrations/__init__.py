@@ -1,7 +1,7 @@
 """Moves of sessions onto other images: each a journalled state machine, carried out, rehearsed, on record.
 
 The modules here are one move: `move` decides by the table `move_steps`, `executor` carries out and writes to `journal`,
-`recovery` and `orphaned_moves` end what was interrupted. `start_sessions`, `switch_profile` and `leave_machines` begin
+`recovery` and `orphaned_moves` end what was interrupted. `start_sessions`, `switch_profile` and `drains` begin
 moves outside of rollouts.
 
 * `rollouts`: all sessions of an image, observed, planned and moved wave by wave.

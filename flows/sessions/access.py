@@ -21,7 +21,7 @@ from flows.gateway.proxy import Gateway
 from flows.sessions import engines
 from flows.sessions.engine import Engine
 from flows.sessions.ide import end_kernels
-from flows.sessions.ide.pages import Pages, Windows
+from flows.sessions.ide.page_notices import Pages, Windows
 from flows.sessions.model import Running, Session
 from flows.sessions.overview import addresses, direct_address
 from flows.sessions.ssh.session_access import Ssh

@@ -35,8 +35,8 @@ from flows.waiting_page.status import LOGIN_AWAY, AwayStatus, Seen, Why, tell
 
 # To import the steps of moves takes as long as all else, and this service carries hardly any out.
 with lazily(globals()):
+    from flows.migrations.drains import MachineDrains
     from flows.migrations.executor import MoveExecutor
-    from flows.migrations.leave_machines import MachineLeaver
 
 logger = logging.getLogger("refit.waiting-page")
 
@@ -69,7 +69,7 @@ class WaitingPage:
         self._doors, self._begun = IngressReopener(self._sessions, self._journal), now()
         self._told: dict[str, _Told] = {}
         self._looked: dict[str, float] = {}
-        self._leaver: MachineLeaver | None = None
+        self._leaver: MachineDrains | None = None
 
     @classmethod
     def open(cls, settings: Settings) -> WaitingPage:
@@ -122,8 +122,8 @@ class WaitingPage:
     def mind_machines(self) -> None:
         """Move sessions off machines that are to go down, and bring those back that have lost theirs."""
         if self._settings.in_cluster:
-            self._leaver = self._leaver or MachineLeaver(self._settings)
-            self._leaver.mind()
+            self._leaver = self._leaver or MachineDrains(self._settings)
+            self._leaver.run_once()
 
     def _look_for(self, name: str) -> None:
         if time.monotonic() < self._looked.get(name, 0.0) + AGAIN_SECONDS:

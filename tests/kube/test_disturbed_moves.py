@@ -12,8 +12,8 @@ from threading import Thread
 
 import pytest
 
+from flows.migrations.drains import MachineDrains
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.leave_machines import MachineLeaver
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import State, StepName
 from flows.migrations.recovery import recover_all
@@ -60,7 +60,7 @@ def move_disturbed(scene: ClusterScene, step: str, phase: Phase, disturb: Callab
     if isinstance(thread := disturb.__dict__.get("thread"), Thread):
         thread.join()
     recover_all(MoveExecutor.open(scene.settings))
-    MachineLeaver(scene.settings).mind()
+    MachineDrains(scene.settings).run_once()
     return result.state
 
 
@@ -69,7 +69,7 @@ def is_as_recorded(scene: ClusterScene) -> bool:
     status = scene.sessions.show(NAME)
     if status.running is Running.running and not scene.sessions.engine.by_hand(status.session):
         return True
-    MachineLeaver(scene.settings).mind()
+    MachineDrains(scene.settings).run_once()
     return False
 
 

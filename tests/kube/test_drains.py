@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from flows.core.settings.cluster import ClusterSettings, Effect, Toleration
-from flows.migrations.leave_machines import MachineLeaver
+from flows.migrations.drains import MachineDrains
 from flows.migrations.move import Consent
 from flows.migrations.move_steps import State
 from flows.migrations.rollouts.session_planner import plan_migration
@@ -75,10 +75,10 @@ def uids() -> list[str]:
     return kubectl("get", "pods", *selected, "-o", "jsonpath={.items[*].metadata.uid}").split()
 
 
-def leaver(scene: ClusterScene, minutes: float = 30) -> MachineLeaver:
+def drains(scene: ClusterScene, minutes: float = 30) -> MachineDrains:
     """The object that the waiting page asks every few seconds."""
     chosen = scene.settings.kubernetes.model_copy(update={"drain_minutes": minutes})
-    return MachineLeaver(scene.settings.model_copy(update={"kubernetes": chosen}))
+    return MachineDrains(scene.settings.model_copy(update={"kubernetes": chosen}))
 
 
 def drain(node: str) -> subprocess.Popen[bytes]:
@@ -90,12 +90,12 @@ def drain(node: str) -> subprocess.Popen[bytes]:
 
 def test_a_drain_waits_until_the_session_has_moved(scene: ClusterScene) -> None:
     files, image, node = scene.files(), scene.sessions.store.session(NAME).image, node_of()
-    asked = leaver(scene)
-    assert asked.mind() == () and kubectl("get", "pdb", manifests.BUDGET, "-o", "name")
+    asked = drains(scene)
+    assert asked.run_once() == () and kubectl("get", "pdb", manifests.BUDGET, "-o", "name")
     draining = drain(node)
     try:
         wait_until(lambda: kubectl("get", "node", node, "-o", "jsonpath={.spec.unschedulable}") == "true")
-        wait_until(lambda: asked.mind() != () or node_of() != node)
+        wait_until(lambda: asked.run_once() != () or node_of() != node)
         assert draining.wait(120) == 0
     finally:
         draining.kill()
@@ -103,7 +103,7 @@ def test_a_drain_waits_until_the_session_has_moved(scene: ClusterScene) -> None:
     scene.check(State.cleaned, image, files)
     events = History(scene.sessions.store.database).events(session=NAME, kinds=(Kind.leaves,))
     assert [event.data["machine"] for event in events][-1] == node
-    assert asked.mind() == ()
+    assert asked.run_once() == ()
 
 
 def test_somebody_at_work_is_waited_for_and_moved_by_the_deadline(scene: ClusterScene) -> None:
@@ -112,11 +112,11 @@ def test_somebody_at_work_is_waited_for_and_moved_by_the_deadline(scene: Cluster
     kubectl("cordon", node)
     (line,) = plan_migration([], "", scene.settings)
     assert f"leave the machine {node}" in line.machine and "UTC" not in line.machine
-    assert leaver(scene).mind() == () and node_of() == node
+    assert drains(scene).run_once() == () and node_of() == node
     (line,) = plan_migration([], "", scene.settings)
     assert f"leave the machine {node}" in line.machine and "UTC in any case" in line.machine
     assert scene.sessions.show(NAME).running is Running.running
-    (result,) = leaver(scene, minutes=0.0001).mind()
+    (result,) = drains(scene, minutes=0.0001).run_once()
     assert result.state is State.cleaned and node_of() != node
     move = scene.journal.latest()[NAME]
     assert move.consent is Consent.forced and move.after.image == image
@@ -127,10 +127,10 @@ def test_a_node_that_is_opened_again_keeps_its_sessions(scene: ClusterScene) -> 
     node = node_of()
     scene.sessions.execute(NAME, ["sh", "-c", f"({BUSY}) >/dev/null 2>&1 & echo $! >/tmp/busy"])
     kubectl("cordon", node)
-    assert leaver(scene).mind() == ()
+    assert drains(scene).run_once() == ()
     kubectl("uncordon", node)
     wait_until(lambda: not scene.sessions.machines.leaving())
-    assert leaver(scene, minutes=0.0001).mind() == () and node_of() == node
+    assert drains(scene, minutes=0.0001).run_once() == () and node_of() == node
     events = History(scene.sessions.store.database).events(session=NAME, kinds=(Kind.leaves,))
     assert [event.data["machine"] for event in events[-2:]] == [node, ""]
     scene.sessions.execute(NAME, ["sh", "-c", "kill $(cat /tmp/busy); rm /tmp/busy"])
@@ -140,7 +140,7 @@ def test_where_no_other_node_takes_it_it_runs_on(scene: ClusterScene) -> None:
     image, files, node = scene.sessions.store.session(NAME).image, scene.files(), node_of()
     for each in nodes():
         kubectl("cordon", each)
-    (result,) = leaver(scene).mind()
+    (result,) = drains(scene).run_once()
     assert result.state is State.deferred and "No other node takes" in result.reason, result
     assert "unschedulable" in result.reason and result.downtime is None and node_of() == node
     scene.check(State.deferred, image, files)
@@ -150,7 +150,7 @@ def test_a_session_that_is_stopped_leaves_nothing_there(scene: ClusterScene) -> 
     node, files = node_of(), scene.files()
     scene.sessions.stop(NAME)
     kubectl("cordon", node)
-    leaver(scene).mind()
+    drains(scene).run_once()
     wait_until(lambda: not scene.pods())
     scene.sessions.start(NAME)
     assert node_of() != node and scene.files() == files
@@ -159,23 +159,25 @@ def test_a_session_that_is_stopped_leaves_nothing_there(scene: ClusterScene) -> 
 def test_a_pod_that_somebody_deletes_comes_back_with_its_home(scene: ClusterScene) -> None:
     files, (pod,) = scene.files(), scene.pods()
     kubectl("delete", pod, "--grace-period=1")
-    asked = leaver(scene)
-    asked.mind()
+    asked = drains(scene)
+    asked.run_once()
     assert scene.sessions.show(NAME).running is Running.running and scene.files() == files
     wait_until(lambda: len(scene.pods()) == 1)
 
 
 def test_a_session_on_a_dead_node_comes_up_elsewhere_when_kubernetes_lets_go_of_it(scene: ClusterScene) -> None:
     files, node, (pod,), first = scene.files(), node_of(), scene.pods(), uids()
-    asked = leaver(scene)
+    asked = drains(scene)
     kube("node-stop", node)
     try:
         wait_until(lambda: bool(kubectl("get", pod, "-o", "jsonpath={.metadata.deletionTimestamp}")))
-        asked.mind()  # the Pod may still write there, as far as Kubernetes knows
+        asked.run_once()  # the Pod may still write there, as far as Kubernetes knows
         assert uids() == first
         kubectl("delete", "node", node)
         # Kubernetes looks for Pods of nodes that are gone every 20 s, and waits for 40 s more until it removes one.
-        wait_until(lambda: asked.mind() == () and scene.sessions.show(NAME).running is Running.running, 4 * PATIENCE)
+        wait_until(
+            lambda: asked.run_once() == () and scene.sessions.show(NAME).running is Running.running, 4 * PATIENCE
+        )
         assert uids() != first and node_of() != node
         assert scene.files() == files
     finally:

@@ -42,7 +42,7 @@ from flows.sessions.activity.probes import see
 from flows.sessions.activity.verdict import judge
 from flows.sessions.events import Event, Kind
 from flows.sessions.history import History
-from flows.sessions.ide import login_notice, terminals
+from flows.sessions.ide import login_notice, terminal_messages
 from flows.sessions.inside import folder
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -180,7 +180,7 @@ class Notifier:
             notice = self._notice(line, tuple(evidence.text for evidence in activity.ending), left)
             with suppress(RefitError):  # a home that is full; a file alone tells nobody anyway
                 login_notice.leave(self._sessions.engine, session, notice.text)
-            at = terminals.watched(look) if again else sorted(look.terminals)
+            at = terminal_messages.watched(look) if again else sorted(look.terminals)
             self._show_at_terminals(session, look, notice, at, outcome)
             self._show_on_pages(session, look, notice, outcome)
         if not again:
@@ -191,11 +191,11 @@ class Notifier:
         self, session: Session, look: Look, notice: Notice, at: Sequence[str], outcome: _Outcome
     ) -> None:
         try:
-            took = terminals.write(self._sessions.engine, session, notice.text, at)
+            took = terminal_messages.write(self._sessions.engine, session, notice.text, at)
         except RefitError as error:
             outcome.problems.append(error.what)
             return
-        shown = [name for name in took if name in terminals.watched(look)]
+        shown = [name for name in took if name in terminal_messages.watched(look)]
         if shown:
             outcome.delivered.append(f"shown at {_names(shown)}")
             outcome.seen = True

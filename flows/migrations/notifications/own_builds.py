@@ -19,9 +19,9 @@ from flows.gateway import routes
 from flows.publishing.own_build_results import Outcome, Result
 from flows.publishing.own_profiles import OwnProfile, OwnProfiles
 from flows.sessions.activity.probes import see
-from flows.sessions.ide import terminals
+from flows.sessions.ide import terminal_messages
 from flows.sessions.ide.jupyter import Jupyter
-from flows.sessions.ide.pages import Windows
+from flows.sessions.ide.page_notices import Windows
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 
@@ -68,8 +68,8 @@ def _of(sessions: Sessions, owner: str) -> Iterator[Session]:
 
 def _show(sessions: Sessions, session: Session, result: Result, title: str, text: str) -> None:
     with suppress(RefitError):
-        watched = terminals.watched(see(sessions.engine, session))
-        terminals.write(sessions.engine, session, f"{title}. {text}", watched)
+        watched = terminal_messages.watched(see(sessions.engine, session))
+        terminal_messages.write(sessions.engine, session, f"{title}. {text}", watched)
     with suppress(RefitError):
         pages = sessions.pages(session)
         id = f"{_ID}{result.bundle} {result.at:%Y%m%d-%H%M%S}"

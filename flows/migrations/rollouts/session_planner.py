@@ -15,7 +15,7 @@ from flows.images.registry import Registry
 from flows.migrations.journal import Journal
 from flows.migrations.move_steps import State
 from flows.migrations.notifications.fleet import Fleet, fleet
-from flows.migrations.planning import leaving
+from flows.migrations.planning import drain_plan
 from flows.migrations.planning.consent import deadline_if_told, keep_hours, starting
 from flows.migrations.planning.observed import Observed
 from flows.migrations.planning.plan import plan_after, plan_named
@@ -73,14 +73,14 @@ def _in_cluster(planned: Iterable[Decision], settings: Settings) -> tuple[Decisi
     """The lines with what snapshots of homes cost, and which nodes have to be left."""
     sessions, history = Sessions.open(settings), History(open_database(settings.database))
     prices, closed = sessions.homes.prices(), sessions.machines.leaving()
-    since = leaving.told(history.events(kinds=(Kind.leaves,))) if closed else {}
+    since = drain_plan.still_leaving(history.events(kinds=(Kind.leaves,))) if closed else {}
 
     def about(line: Decision) -> Decision:
         home = prices.get(line.session, "") if line.new not in ("", line.old) else ""
         if not (machine := closed.get(line.session)):
             return replace(line, home=home)
         seen_on, seen = since.get(line.session, ("", None))
-        words = leaving.foretold(machine, seen if seen_on == machine else None, settings.kubernetes.drain_minutes)
+        words = drain_plan.explanation(machine, seen if seen_on == machine else None, settings.kubernetes.drain_minutes)
         return replace(line, home=home, machine=words)
 
     return tuple(map(about, planned))

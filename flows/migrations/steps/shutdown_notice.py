@@ -14,8 +14,8 @@ from flows.sessions.activity.evidence import Look
 from flows.sessions.activity.probes import FINAL_PROBE
 from flows.sessions.activity.verdict import judge
 from flows.sessions.activity.visit import Visit
-from flows.sessions.ide import reopening, terminals
-from flows.sessions.ide.pages import Windows
+from flows.sessions.ide import reopening, terminal_messages
+from flows.sessions.ide.page_notices import Windows
 from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -42,9 +42,9 @@ def warn(sessions: Sessions, move: Move, seen: Look | None = None) -> None:
     with suppress(RefitError):
         text = f"{notice} It can be reached again within a minute."
         if seen is None:
-            terminals.write_to_all(sessions.engine, session, text)
+            terminal_messages.write_to_all(sessions.engine, session, text)
         else:
-            terminals.write(sessions.engine, session, text, sorted(seen.terminals))
+            terminal_messages.write(sessions.engine, session, text, sorted(seen.terminals))
     with suppress(RefitError):
         if pages := sessions.pages(session):
             pages.leave_notice("moves", f"The session {session.name} moves", f"{notice} {pages.comes_back}")

@@ -21,7 +21,7 @@ from flows.core.programs.command import FOREIGN_OUTPUT
 from flows.core.waiting import wait_until
 from flows.sessions.ide import asking
 from flows.sessions.ide.asking import ask
-from flows.sessions.ide.pages import PAUSE_SECONDS, OnPage, Pages
+from flows.sessions.ide.page_notices import PAUSE_SECONDS, OnPage, Pages
 
 _ASK_ALIVE_SECONDS = 1.0
 _ANSWER_SECONDS = 30.0

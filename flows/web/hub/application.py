@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jupyterhub.app import JupyterHub
 
-from flows.web.hub import accepting, entering, leaving, rights_handler
+from flows.web.hub import accepting, entering, removed_accounts, rights_handler
 from flows.web.hub.spawner import settings
 
 
@@ -14,7 +14,7 @@ class RefitHub(JupyterHub):
     def init_handlers(self) -> None:
         """Let Refit's own answers come first, and let the sessions of people outlive their accounts."""
         super().init_handlers()
-        leaving.note(self.authenticator, settings())
+        removed_accounts.note(self.authenticator, settings())
         own = [
             (rights_handler.PATH, rights_handler.RightsHandler),
             (rights_handler.ADMINS, rights_handler.AdminsHandler),

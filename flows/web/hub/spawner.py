@@ -17,7 +17,7 @@ from flows.core.errors import RefitError
 from flows.core.progress import Report
 from flows.core.settings import Settings, load
 from flows.sessions.model import Session
-from flows.web.hub import leaving
+from flows.web.hub import removed_accounts
 from flows.web.people import doing, offers, own_offers
 from flows.web.people.servers import RUNS, Servers, choice_of
 
@@ -68,7 +68,7 @@ class RefitSpawner(Spawner):
         super().__init__(**more)
         self._told: list[str] = []
         if self.authenticator:
-            leaving.note(self.authenticator, settings())
+            removed_accounts.note(self.authenticator, settings())
 
     async def _in_thread(self, work: Callable[..., Result], *given: Any) -> Result:
         """Do what may take long beside the Hub's loop; the waiting page shows reports meanwhile."""
@@ -122,7 +122,7 @@ class RefitSpawner(Spawner):
     async def delete_forever(self) -> None:
         """Remove the session; its home stays. Of a person who is removed, the sessions stay as well, stopped."""
         session = await self._session()
-        if session and self.user.name not in leaving.people:
+        if session and self.user.name not in removed_accounts.people:
             await self._in_thread(servers().remove, session.name)
 
     async def progress(self) -> AsyncIterator[dict[str, object]]:

@@ -30,7 +30,7 @@ from flows.migrations.planning.consent import deadline_if_told
 from flows.migrations.planning.rollout import Action, Candidate, Decision, PlanInput, Reason
 from flows.sessions.activity.evidence import Activity, Evidence, Look, Process, Verdict
 from flows.sessions.events import Event, Kind
-from flows.sessions.ide.terminals import watched
+from flows.sessions.ide.terminal_messages import watched
 from flows.sessions.model import Session
 from flows.sessions.preferences import UpdatePreferences
 

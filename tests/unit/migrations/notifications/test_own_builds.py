@@ -16,9 +16,9 @@ from flows.core.settings.personal_builds import PersonalBuilds
 from flows.migrations.notifications import own_builds
 from flows.publishing.own_build_results import Outcome, Result
 from flows.publishing.own_profiles import OwnProfile, OwnProfiles
-from flows.sessions.ide import terminals
+from flows.sessions.ide import terminal_messages
 from flows.sessions.ide.jupyter import Jupyter
-from flows.sessions.ide.pages import OnPage, Windows
+from flows.sessions.ide.page_notices import OnPage, Windows
 from flows.sessions.lifecycle import Sessions
 
 MINE = OwnProfile("mine", "ada", "jupyter-mine-deb12-py311", "2026a", {"display.txt": b"x"}, (), now())
@@ -42,8 +42,8 @@ class Lab(Jupyter):
 def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     texts: list[str] = []
     monkeypatch.setattr(own_builds, "see", lambda engine, session: None)
-    monkeypatch.setattr(terminals, "watched", lambda look: ("/dev/pts/0",))
-    monkeypatch.setattr(terminals, "write", lambda engine, session, text, at: texts.append(text))
+    monkeypatch.setattr(terminal_messages, "watched", lambda look: ("/dev/pts/0",))
+    monkeypatch.setattr(terminal_messages, "write", lambda engine, session, text, at: texts.append(text))
     return texts
 
 

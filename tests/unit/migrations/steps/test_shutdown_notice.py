@@ -10,9 +10,9 @@ import pytest
 from flows.core.errors import RefitError
 from flows.migrations.move import Move
 from flows.migrations.steps.shutdown_notice import GOES_BACK_NOW, MOVES_NOW, warn
-from flows.sessions.ide import terminals
+from flows.sessions.ide import terminal_messages
 from flows.sessions.ide.jupyter import Jupyter
-from flows.sessions.ide.pages import Pages, Windows
+from flows.sessions.ide.page_notices import Pages, Windows
 from flows.sessions.lifecycle import Sessions
 from flows.waiting_page.status import COMES_BACK
 
@@ -28,7 +28,7 @@ def test_the_box_before_a_stop_says_the_same_as_the_page_that_waits(
 ) -> None:
     boxes: list[str] = []
     written: list[str] = []
-    monkeypatch.setattr(terminals, "write_to_all", lambda engine, session, text: written.append(text))
+    monkeypatch.setattr(terminal_messages, "write_to_all", lambda engine, session, text: written.append(text))
     page = SimpleNamespace(comes_back=pages.comes_back, leave_notice=lambda id, title, text: boxes.append(text))
     sessions = SimpleNamespace(engine=None, pages=lambda session: page)
     warn(cast(Sessions, sessions), move(back))
@@ -45,6 +45,6 @@ def test_nobody_who_can_t_be_told_keeps_a_session_from_being_stopped(monkeypatch
         asked.append(words)
         raise RefitError("The session doesn't answer.")
 
-    monkeypatch.setattr(terminals, "write_to_all", fails)
+    monkeypatch.setattr(terminal_messages, "write_to_all", fails)
     warn(cast(Sessions, SimpleNamespace(engine=None, pages=fails)), move(""))
     assert len(asked) == 2, "terminals and pages"

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from flows.migrations.planning import leaving
-from flows.migrations.planning.leaving import Leaver, decide
+from flows.migrations.planning import drain_plan
+from flows.migrations.planning.drain_plan import DrainedSession, decide
 from flows.migrations.planning.rollout import Action, Reason
 from flows.sessions.activity.evidence import Verdict
 from flows.sessions.events import Event, Kind
@@ -18,13 +18,13 @@ MINUTES = 30.0
 SOON = timedelta(minutes=1)
 
 
-def leaver(verdict: Verdict | None = Verdict.idle, **changes: object) -> Leaver:
+def drained(verdict: Verdict | None = Verdict.idle, **changes: object) -> DrainedSession:
     seen = candidate("ada", verdict)
-    return replace(Leaver(seen.session, True, NOW, seen.seen), **changes)  # type: ignore[arg-type]
+    return replace(DrainedSession(seen.session, True, NOW, seen.seen), **changes)  # type: ignore[arg-type]
 
 
 def test_one_in_which_nobody_works_goes_at_once_with_the_image_that_it_has() -> None:
-    line = decide(leaver(), NOW, MINUTES)
+    line = decide(drained(), NOW, MINUTES)
     assert (line.action, line.old, line.new, line.at) == (Action.migrate, OLD, OLD, NOW)
     assert line.consent is None and line.deadline == NOW + timedelta(minutes=MINUTES)
 
@@ -33,7 +33,7 @@ def test_one_in_which_nobody_works_goes_at_once_with_the_image_that_it_has() -> 
     ("verdict", "reason"), [(Verdict.busy, Reason.busy), (Verdict.state, Reason.state), (None, Reason.unknown)]
 )
 def test_one_in_which_somebody_works_is_waited_for_until_the_deadline(verdict: Verdict, reason: Reason) -> None:
-    waits = leaver(verdict)
+    waits = drained(verdict)
     line = decide(waits, NOW + timedelta(minutes=MINUTES) - SOON, MINUTES)
     assert (line.action, line.reason, line.at) == (Action.wait, reason, None)
     forced = decide(waits, NOW + timedelta(minutes=MINUTES), MINUTES)
@@ -41,32 +41,32 @@ def test_one_in_which_somebody_works_is_waited_for_until_the_deadline(verdict: V
 
 
 def test_what_an_earlier_move_has_left_is_not_for_us_to_end() -> None:
-    assert decide(leaver(obstacle=Reason.held), NOW + timedelta(days=1), MINUTES).reason is Reason.held
-    assert decide(leaver(running=False), NOW + timedelta(days=1), MINUTES).reason is Reason.stopped
+    assert decide(drained(obstacle=Reason.held), NOW + timedelta(days=1), MINUTES).reason is Reason.held
+    assert decide(drained(running=False), NOW + timedelta(days=1), MINUTES).reason is Reason.stopped
 
 
 def test_one_that_was_put_off_rests_and_no_longer_than_the_deadline() -> None:
-    rests = leaver(rests_until=NOW + SOON)
+    rests = drained(rests_until=NOW + SOON)
     assert decide(rests, NOW, MINUTES).action is Action.later
     assert decide(rests, NOW + SOON, MINUTES).action is Action.migrate
     assert decide(replace(rests, rests_until=NOW + timedelta(days=1)), NOW + timedelta(hours=1), MINUTES).forced
 
 
 def event(number: int, session: str, machine: str, at: datetime = NOW) -> Event:
-    return Event(number, at, Kind.leaves, session, "", "", "", "", {leaving.MACHINE: machine})
+    return Event(number, at, Kind.leaves, session, "", "", "", "", {drain_plan.MACHINE: machine})
 
 
 def test_a_node_that_is_closed_again_gives_people_their_time_again() -> None:
     later = NOW + timedelta(days=1)
     first, opened, again = event(1, "ada", "n1"), event(2, "ada", ""), event(3, "ada", "n1", later)
-    assert leaving.told([first]) == {"ada": ("n1", NOW)}
-    assert leaving.told([first, opened]) == {}
-    assert leaving.told([first, opened, again]) == {"ada": ("n1", later)}
+    assert drain_plan.still_leaving([first]) == {"ada": ("n1", NOW)}
+    assert drain_plan.still_leaving([first, opened]) == {}
+    assert drain_plan.still_leaving([first, opened, again]) == {"ada": ("n1", later)}
 
 
 def test_each_is_told_once_of_each_machine() -> None:
     before = {"ada": ("n1", NOW), "ben": ("n1", NOW), "eve": ("n1", NOW)}
-    assert leaving.news({"ada": "n1", "ben": "n2", "joe": "n1"}, before) == {"ben": "n2", "joe": "n1", "eve": ""}
+    assert drain_plan.changed({"ada": "n1", "ben": "n2", "joe": "n1"}, before) == {"ben": "n2", "joe": "n1", "eve": ""}
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,5 @@ def test_each_is_told_once_of_each_machine() -> None:
 def test_a_plan_says_that_a_session_has_to_leave_its_machine_and_by_when(
     since: datetime | None, minutes: float, says: str
 ) -> None:
-    told = leaving.foretold("n1", since, minutes)
+    told = drain_plan.explanation("n1", since, minutes)
     assert told.startswith("it has to leave the machine n1") and says in told

@@ -10,7 +10,7 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.core.programs import command
-from flows.sessions.ide.pages import OnPage, Windows
+from flows.sessions.ide.page_notices import OnPage, Windows
 from flows.sessions.model import Session
 from tests.support.simulated.engine import SimulatedEngine
 from tests.support.simulated.world import World

@@ -1,4 +1,4 @@
-"""Sessions leave machines that are to go down, with notices and a deadline; those that have lost theirs come back.
+"""Drains: sessions leave machines that go down, with notices and a deadline. Sessions of dead machines come back.
 
 A drain closes a node first (`kubectl cordon`). That is seen here, and each session of the node moves onto another one
 by the same steps as onto another image. One whose machine is dead is started elsewhere when the engine says that its
@@ -21,8 +21,8 @@ from flows.core.threads import at_once
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Move
 from flows.migrations.move_steps import FINAL, State
-from flows.migrations.planning import leaving
-from flows.migrations.planning.leaving import MACHINE, Leaver
+from flows.migrations.planning import drain_plan
+from flows.migrations.planning.drain_plan import MACHINE, DrainedSession
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.migrations.results import Result
 from flows.migrations.start_sessions import bring
@@ -30,7 +30,7 @@ from flows.sessions.activity.probes import look_at
 from flows.sessions.activity.seen import Seen
 from flows.sessions.events import Kind
 from flows.sessions.history import History
-from flows.sessions.ide import terminals
+from flows.sessions.ide import terminal_messages
 from flows.sessions.model import Running, Session
 from flows.sessions.overview import Status
 from flows.sessions.wishes import PreferenceStore
@@ -42,7 +42,7 @@ BY = "a machine that goes down"
 _REST_SECONDS = 60.0
 
 
-class MachineLeaver:
+class MachineDrains:
     """Looks again and again which sessions have to leave their machines, or have lost them."""
 
     def __init__(self, settings: Settings) -> None:
@@ -54,7 +54,7 @@ class MachineLeaver:
         self._rests: dict[str, datetime] = {}
         self._refused = False
 
-    def mind(self) -> tuple[Result, ...]:
+    def run_once(self) -> tuple[Result, ...]:
         """Bring sessions back, tell owners, and move those that may move; the results of these moves.
 
         Raises:
@@ -67,7 +67,7 @@ class MachineLeaver:
         names = self._sessions.machines.leaving()
         statuses = {one.session.name: one for one in self._sessions.all() if one.session.name in names}
         since = self._tell({name: machine for name, machine in names.items() if name in statuses})
-        lines = [leaving.decide(one, now(), self._minutes) for one in self._leavers(statuses, since)]
+        lines = [drain_plan.decide(one, now(), self._minutes) for one in self._drained_sessions(statuses, since)]
         for line in lines:
             if line.reason is Reason.stopped:
                 self._vacate(line.session)
@@ -100,24 +100,24 @@ class MachineLeaver:
 
     def _tell(self, names: Mapping[str, str]) -> dict[str, datetime]:
         """Write down who has to leave since when, and tell their owners; session → since when."""
-        before = leaving.told(self._history.events(kinds=(Kind.leaves,)))
-        for name, machine in leaving.news(names, before).items():
+        before = drain_plan.still_leaving(self._history.events(kinds=(Kind.leaves,)))
+        for name, machine in drain_plan.changed(names, before).items():
             what = f"it has to leave {machine}" if machine else f"it needn't leave {before[name][0]} any more"
             self._history.add(Kind.leaves, session=name, by=BY, what=what, data={MACHINE: machine})
             deadline = now() + timedelta(minutes=self._minutes)
             if not (there := self._sessions.store.find(name)):
                 continue
             if machine:
-                self._notify(there[0], *leaving.notice(name, machine, deadline))
+                self._notify(there[0], *drain_plan.notice(name, machine, deadline))
             elif (last := self._journal.last(name)) is None or last.created < before[name][1]:
-                self._notify(there[0], *leaving.called_off(name, before[name][0]))
-        after = leaving.told(self._history.events(kinds=(Kind.leaves,))) if names else {}
+                self._notify(there[0], *drain_plan.called_off_notice(name, before[name][0]))
+        after = drain_plan.still_leaving(self._history.events(kinds=(Kind.leaves,))) if names else {}
         return {name: since for name, (_, since) in after.items()}
 
     def _notify(self, session: Session, title: str, text: str) -> None:
         """Tell an owner by all ways that there are; one who can't be told keeps no machine from going down."""
         with suppress(RefitError):
-            terminals.write_to_all(self._sessions.engine, session, text)
+            terminal_messages.write_to_all(self._sessions.engine, session, text)
         with suppress(RefitError):
             if pages := self._sessions.pages(session):
                 pages.leave_notice("leaves", title, text)
@@ -126,17 +126,19 @@ class MachineLeaver:
         for failure in operator_alerts.send_to(addresses, title, text, "notify_owners"):
             logger.warning("%s", failure)
 
-    def _leavers(self, statuses: Mapping[str, Status], since: Mapping[str, datetime]) -> list[Leaver]:
+    def _drained_sessions(self, statuses: Mapping[str, Status], since: Mapping[str, datetime]) -> list[DrainedSession]:
         running = [one.session for one in statuses.values() if one.running is Running.running]
         seen = {one.session: one for one in look_at(self._settings, self._sessions.engine, running)}
         return [
-            self._leaver(one, since[name], seen.get(name)) for name, one in sorted(statuses.items()) if name in since
+            self._drained_session(one, since[name], seen.get(name))
+            for name, one in sorted(statuses.items())
+            if name in since
         ]
 
-    def _leaver(self, status: Status, since: datetime, seen: Seen | None) -> Leaver:
+    def _drained_session(self, status: Status, since: datetime, seen: Seen | None) -> DrainedSession:
         name = status.session.name
         last = self._journal.last(name)
-        return Leaver(
+        return DrainedSession(
             status.session,
             status.running is Running.running,
             since,

@@ -1,4 +1,7 @@
-"""When a session leaves a machine that is to go down: when nobody works in it, by a deadline in any case. Pure."""
+"""The plan of a drain: when a session leaves a machine that is to go down, and what its owner is told. Pure.
+
+It leaves as soon as nobody works in it, and at a deadline in any case.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ MACHINE = "machine"  # in the data of an event
 
 
 @dataclass(frozen=True)
-class Leaver:
+class DrainedSession:
     """A session on a machine that is to go down.
 
     Attributes:
@@ -36,39 +39,39 @@ class Leaver:
     rests_until: datetime | None = None
 
 
-def decide(leaver: Leaver, now: datetime, minutes: float) -> Decision:
+def decide(drained: DrainedSession, now: datetime, minutes: float) -> Decision:
     """The line of a plan for it: it moves with the image that it has, now or later.
 
     Args:
-        leaver: the session.
+        drained: the session.
         now: when.
         minutes: how long people are waited for.
     """
-    session, deadline = leaver.session, leaver.since + timedelta(minutes=minutes)
-    action, reason = _answer(leaver, now, deadline)
+    session, deadline = drained.session, drained.since + timedelta(minutes=minutes)
+    action, reason = _answer(drained, now, deadline)
     moves = action is Action.migrate
-    detail = work_in(leaver.seen) if leaver.seen and reason in (Reason.busy, Reason.state) else ""
+    detail = work_in(drained.seen) if drained.seen and reason in (Reason.busy, Reason.state) else ""
     at = now if moves else None
     line = Decision(session.name, action, session.image, session.image, reason, detail)
     return replace(line, at=at, due=at, deadline=deadline, forced=moves and now >= deadline)
 
 
-def _answer(leaver: Leaver, now: datetime, deadline: datetime) -> tuple[Action, Reason | None]:
-    if leaver.obstacle or not leaver.running:
-        return Action.skip, leaver.obstacle or Reason.stopped
+def _answer(drained: DrainedSession, now: datetime, deadline: datetime) -> tuple[Action, Reason | None]:
+    if drained.obstacle or not drained.running:
+        return Action.skip, drained.obstacle or Reason.stopped
     if now >= deadline:
         return Action.migrate, None
-    if leaver.rests_until and leaver.rests_until > now:
+    if drained.rests_until and drained.rests_until > now:
         return Action.later, Reason.deferred
-    if leaver.seen is None:
+    if drained.seen is None:
         return Action.wait, Reason.unknown
-    if leaver.seen.verdict is Verdict.idle:
+    if drained.seen.verdict is Verdict.idle:
         return Action.migrate, None
-    return Action.wait, Reason.state if leaver.seen.verdict is Verdict.state else Reason.busy
+    return Action.wait, Reason.state if drained.seen.verdict is Verdict.state else Reason.busy
 
 
-def told(events: Iterable[Event]) -> dict[str, tuple[str, datetime]]:
-    """Session → the machine that it was last known to have to leave, and since when; those that have to no more aren't.
+def still_leaving(events: Iterable[Event]) -> dict[str, tuple[str, datetime]]:
+    """Session → the machine that it has to leave by the events so far, and since when.
 
     Args:
         events: of `Kind.leaves`, oldest first.
@@ -82,8 +85,8 @@ def told(events: Iterable[Event]) -> dict[str, tuple[str, datetime]]:
     return last
 
 
-def news(leaving: Mapping[str, str], before: Mapping[str, tuple[str, datetime]]) -> dict[str, str]:
-    """Session → the machine that it has to leave as of now; empty: it hasn't to any more."""
+def changed(leaving: Mapping[str, str], before: Mapping[str, tuple[str, datetime]]) -> dict[str, str]:
+    """The differences to `before`: session → the machine that it now has to leave; empty: it may stay."""
     begun = {name: machine for name, machine in leaving.items() if before.get(name, ("",))[0] != machine}
     return {**begun, **dict.fromkeys(before.keys() - leaving.keys(), "")}
 
@@ -97,8 +100,8 @@ def notice(name: str, machine: str, deadline: datetime) -> tuple[str, str]:
     )
 
 
-def foretold(machine: str, since: datetime | None, minutes: float) -> str:
-    """The words of a plan about a session that has to leave its machine.
+def explanation(machine: str, since: datetime | None, minutes: float) -> str:
+    """The sentence of a plan about a session that has to leave its machine.
 
     Args:
         machine: its name.
@@ -114,6 +117,6 @@ def foretold(machine: str, since: datetime | None, minutes: float) -> str:
     return f"{told}: it moves as soon as nobody works in it, by {deadline:%Y-%m-%d %H:%M} UTC in any case"
 
 
-def called_off(name: str, machine: str) -> tuple[str, str]:
+def called_off_notice(name: str, machine: str) -> tuple[str, str]:
     """Title and text for the owner of a session whose machine stays after all, or that has left it."""
     return f"The session {name} stays", f"It doesn't have to leave the machine {machine} any more."
