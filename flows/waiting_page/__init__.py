@@ -1,1 +1,1 @@
-"""The page that answers for a session that is away: why it is, and for how long."""
+"""The page that answers for a session that is away: why it is, and for how long. `housekeeping` runs beside it."""

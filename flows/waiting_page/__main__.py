@@ -8,7 +8,8 @@ import uvicorn
 
 from flows.core.settings import load
 from flows.host.sockets import private_listener
-from flows.waiting_page.app import WaitingPage, door, start_minding
+from flows.waiting_page.app import WaitingPage, application
+from flows.waiting_page.housekeeping import Housekeeping
 
 
 def main() -> None:
@@ -16,9 +17,11 @@ def main() -> None:
     os.umask(0o077)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     waiting_page = WaitingPage.open(load())
-    start_minding(waiting_page)
+    Housekeeping(waiting_page).start()
     # No log of accesses, for addresses hold tokens. A websocket is answered like everything else: not now.
-    config = uvicorn.Config(door(waiting_page), ws="none", access_log=False, log_level="error", server_header=False)
+    config = uvicorn.Config(
+        application(waiting_page), ws="none", access_log=False, log_level="error", server_header=False
+    )
     uvicorn.Server(config).run(sockets=[private_listener(Path("socket"))])
 
 

@@ -1,6 +1,6 @@
 "use strict";
-// The story comes with the page, and anew with each question; any other answer is the session itself.
-let story = JSON.parse(document.body.dataset.story);
+// The status comes with the page, and anew with each question; any other answer is the session itself.
+let away = JSON.parse(document.body.dataset.away);
 let silent = false;
 
 const element = (name) => document.querySelector(name);
@@ -27,25 +27,25 @@ function lasted(length) {
 
 function times() {
   const words = [];
-  if (story.since) words.push(`Since ${new Date(story.since).toLocaleString([], { timeStyle: "medium", dateStyle: "medium" })}, ${lasted(seconds(story.since))}`);
-  if (story.expected) words.push(`usually away for ${lasted(Math.max(1, story.expected))}`);
+  if (away.since) words.push(`Since ${new Date(away.since).toLocaleString([], { timeStyle: "medium", dateStyle: "medium" })}, ${lasted(seconds(away.since))}`);
+  if (away.expected) words.push(`usually away for ${lasted(Math.max(1, away.expected))}`);
   if (silent) words.push("the gateway doesn't answer just now");
   return words.join("; ");
 }
 
 function show() {
-  document.body.dataset.why = story.why;
-  element("h1").textContent = story.headline;
-  element("#text").replaceChildren(...said(story.text));
+  document.body.dataset.why = away.why;
+  element("h1").textContent = away.headline;
+  element("#text").replaceChildren(...said(away.text));
   tick();
 }
 
 function tick() {
   element("#time").textContent = times();
-  const timed = Boolean(story.since && story.expected);
+  const timed = Boolean(away.since && away.expected);
   document.body.classList.toggle("timed", timed);
   // It never gets to its end by itself: that is the session's to do.
-  if (timed) element(".bar div").style.width = `${100 * (1 - Math.exp(-1.6 * seconds(story.since) / story.expected))}%`;
+  if (timed) element(".bar div").style.width = `${100 * (1 - Math.exp(-1.6 * seconds(away.since) / away.expected))}%`;
 }
 
 async function ask() {
@@ -54,14 +54,14 @@ async function ask() {
     silent = false;
     const told = [404, 503].includes(answer.status) ? await answer.json().catch(() => ({})) : {};
     if (told.refit !== "waiting-page") return location.reload();
-    story = told;
+    away = told;
     show();
   } catch {
     silent = true;
   }
-  setTimeout(ask, 1000 * (silent ? 2 : story.again));
+  setTimeout(ask, 1000 * (silent ? 2 : away.again));
 }
 
 show();
 setInterval(tick, 500);
-setTimeout(ask, 1000 * story.again);
+setTimeout(ask, 1000 * away.again);

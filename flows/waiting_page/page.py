@@ -21,14 +21,14 @@ _PAGE = jinja2.Template((_FOLDER / "page.html").read_text(encoding="utf-8"), aut
 _SHORTEST = 1
 
 
-def status(story: AwayStatus) -> int:
+def status_code(status: AwayStatus) -> int:
     """Of the answer: 503, because it is there again later, or 404."""
-    return 404 if story.why is Why.unknown else 503
+    return 404 if status.why is Why.unknown else 503
 
 
-def headers(story: AwayStatus) -> dict[str, str]:
+def headers(status: AwayStatus) -> dict[str, str]:
     """The headers of both: when to come again, and that this is nothing to keep."""
-    again = {} if story.why is Why.unknown else {"Retry-After": str(max(_SHORTEST, round(story.again)))}
+    again = {} if status.why is Why.unknown else {"Retry-After": str(max(_SHORTEST, round(status.again)))}
     return {
         **again,
         "Cache-Control": "no-store",
@@ -42,17 +42,17 @@ def headers(story: AwayStatus) -> dict[str, str]:
     }
 
 
-def as_json(story: AwayStatus) -> str:
+def as_json(status: AwayStatus) -> str:
     """For programs, and for the page itself."""
-    since = story.since.isoformat() if story.since else None
+    since = status.since.isoformat() if status.since else None
     # `message` is what Jupyter's clients show of an answer that is no success.
-    message = f"{story.headline}. {story.text}"
-    return json.dumps({"refit": "waiting-page", **asdict(story), "since": since, "message": message})
+    message = f"{status.headline}. {status.text}"
+    return json.dumps({"refit": "waiting-page", **asdict(status), "since": since, "message": message})
 
 
-def as_html(story: AwayStatus) -> str:
+def as_html(status: AwayStatus) -> str:
     """For people."""
-    page: str = _PAGE.render(story=story, data=as_json(story), style=_STYLE, script=_SCRIPT)
+    page: str = _PAGE.render(status=status, data=as_json(status), style=_STYLE, script=_SCRIPT)
     return page
 
 

@@ -89,7 +89,7 @@ COMES_BACK = "This page opens the session by itself as soon as it is back."
 
 
 def tell(seen: Seen) -> AwayStatus:
-    """The story of a session that is away."""
+    """The status of a session that is away."""
     name = seen.name
     if seen.should_run is None:
         return AwayStatus(

@@ -26,7 +26,8 @@ from flows.sessions.containers.podman_records import as_address
 from flows.sessions.model import PREFIX, Session
 from flows.sessions.store import Store
 from flows.waiting_page import page
-from flows.waiting_page.app import WaitingPage, door, knocked_at
+from flows.waiting_page.app import WaitingPage, application
+from flows.waiting_page.housekeeping import knocked_at
 from flows.waiting_page.status import Seen, Why, tell
 from tests.support.waiting import wait_until
 
@@ -100,25 +101,25 @@ def test_a_container_that_runs_is_reached_at_its_own_address(
     ],
 )
 def test_everybody_is_told_why_and_what_to_do(seen: Seen, why: Why, said: str) -> None:
-    story = tell(seen)
-    assert (story.why, story.session) == (why, "ada")
-    assert said in f"{story.headline}. {story.text}"
+    status = tell(seen)
+    assert (status.why, status.session) == (why, "ada")
+    assert said in f"{status.headline}. {status.text}"
 
 
 def test_a_move_to_another_profile_names_it_and_says_how_long_it_usually_takes() -> None:
     switched = replace(MOVE, after=replace(MOVE.after, profile="vscode-minimal-deb12-py311"))
-    story = tell(Seen("ada", True, AT, True, switched, [STOP], [9.0, 1.0, 4.0]))
-    assert "vscode-minimal-deb12-py311" in story.headline
-    assert (story.since, story.expected) == (STOP.at, 4.0)
+    status = tell(Seen("ada", True, AT, True, switched, [STOP], [9.0, 1.0, 4.0]))
+    assert "vscode-minimal-deb12-py311" in status.headline
+    assert (status.since, status.expected) == (STOP.at, 4.0)
     assert tell(Seen("ada", True, AT, True, MOVE)).expected is None
 
 
 @pytest.mark.parametrize("seen", [Seen("ada", False, AT), Seen("ada", True, AT), Seen("ada", True, AT, False, MOVE)])
 def test_where_people_log_in_no_command_of_the_shell_is_named(seen: Seen) -> None:
-    story = tell(replace(seen, page="/services/sessions/sessions/ada"))
-    assert "refit " not in story.text and "refit " in tell(seen).text
-    if story.page:
-        assert 'href="/services/sessions/sessions/ada"' in page.as_html(story)
+    status = tell(replace(seen, page="/services/sessions/sessions/ada"))
+    assert "refit " not in status.text and "refit " in tell(seen).text
+    if status.page:
+        assert 'href="/services/sessions/sessions/ada"' in page.as_html(status)
 
 
 def test_what_is_told_becomes_no_markup() -> None:
@@ -132,7 +133,7 @@ def waiting_page(settings: Settings) -> Starlette:
     settings.folder()
     database = open_database(settings.database)
     Store(database).add("ada", lambda uid: replace(ADA, uid=uid), uids=Span(first=200_000, last=200_001))
-    return door(WaitingPage(settings, database))
+    return application(WaitingPage(settings, database))
 
 
 def ask(waiting_page: Starlette, path: str, method: str = "GET", **headers: str) -> httpx.Response:
