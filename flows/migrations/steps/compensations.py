@@ -33,7 +33,7 @@ class Compensations:
     def rewarm(self, move: Move) -> Outcome:
         """The old IDE is imported while the new one is ended and the home brought back; it gets that in `revive`."""
         # The container that failed doesn't count: it waits for nothing more.
-        if why := stays_cold(move.before) or self._context.no_room(waiting=0):
+        if why := stays_cold(move.before) or self._context.no_room(lambda: 0):
             return Outcome(f"not warm: {why}")
         try:
             if self._sessions.engine.create(move.before).running is not Running.running:

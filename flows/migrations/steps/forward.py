@@ -317,8 +317,12 @@ class Forward:
     def _not_warm(self, session: Session) -> str:
         if why := stays_cold(session):
             return why
+        return self._context.no_room(self._waiting)
+
+    def _waiting(self) -> int:
+        """How many containers wait for their homes beside those of their sessions."""
         running = [each.session for each in self._sessions.engine.containers() if each.running is Running.running]
-        return self._context.no_room(waiting=len(running) - len(set(running)))
+        return len(running) - len(set(running))
 
     @cached_property
     def _policies(self) -> Mapping[ImageKey, SessionPolicy]:

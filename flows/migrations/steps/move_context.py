@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import psutil
 
 from flows.core import fence
@@ -89,12 +91,15 @@ class MoveContext:
         except RefitError:
             return None
 
-    def no_room(self, waiting: int) -> str:
-        """Why no further container may wait for its home beside so many; empty: one may."""
+    def no_room(self, waiting: Callable[[], int]) -> str:
+        """Why no further container may wait for its home beside so many; empty: one may.
+
+        Where Pods are, they aren't counted: thousands would be read for each of as many moves.
+        """
         if not self.sessions.engine.on_this_machine:  # what a Pod asks for includes both
             return ""
         most, needed = self.settings.warm_containers, self.settings.warm_memory
-        return room_obstacle(waiting, most, psutil.virtual_memory().available / 1e9, needed)
+        return room_obstacle(waiting(), most, psutil.virtual_memory().available / 1e9, needed)
 
     def ended(self, move: Move) -> Opened:
         """The documents, kernels and terminals that the stop has ended."""

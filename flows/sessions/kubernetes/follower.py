@@ -33,6 +33,8 @@ _SHORTEST_WATCH_SECONDS = 1.0
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 # So old a change of our own may be that shows what was there after it, and so long its watch may take to tell of it.
 _RECENT_SECONDS, _SETTLE_SECONDS = 30.0, 1.0
+# So long a question waits for the list with which the following of thousands begins.
+_LIST_SECONDS = 10.0
 _FOLLOWED = {"pods": "session", "configmaps": "record"}
 
 Told = Mapping[str, Any]
@@ -66,9 +68,13 @@ class Server(Protocol):
 
 @dataclass
 class _Kind:
-    """The objects of one kind, by session and name; `live`: they are all there is, up to the version `told`."""
+    """The objects of one kind, by session and name; `live`: they are all there is, up to the version `told`.
+
+    `beginning`: they are listed for the first time.
+    """
 
     live: bool = False
+    beginning: bool = False
     pid: int = 0
     told: int = 0
     objects: dict[str, dict[str, tuple[int, Any]]] = field(default_factory=dict)
@@ -83,6 +89,7 @@ class Follower:
 
     def __init__(self, server: Server) -> None:
         self._server, self._lock, self._asked = server, RLock(), 0
+        self._sessions = set[str]()  # that were asked for before anybody followed
         self._told = Condition(self._lock)
         self._own: dict[tuple[str, str], tuple[int, float, int]] = {}
         self._kinds = {resource: _Kind() for resource in _FOLLOWED}
@@ -93,13 +100,18 @@ class Follower:
 
         Pods are `SessionPod`, records are as they were told.
         """
-        with self._lock:
+        with self._told:
             self._asked += 1
             kind = self._kinds[resource]
             if kind.pid != os.getpid():
-                if self._asked >= _ENOUGH:
-                    self._begin(resource, kind)
-                return None
+                self._sessions.add(session)
+                if self._asked < _ENOUGH:
+                    return None
+                self._begin(resource, kind)
+            # Hundreds that move at the same time would each ask the API server for what the list is about to tell.
+            # A move of one session alone doesn't wait: people may be kept waiting meanwhile.
+            if len(self._sessions) > 1:
+                self._told.wait_for(lambda: not kind.beginning, _LIST_SECONDS)
             if not kind.live:
                 return None
             return tuple(told for _, told in kind.objects.get(session, {}).values() if told is not None)
@@ -130,7 +142,7 @@ class Follower:
                 self._own[resource, session] = (at, time.monotonic(), fence.number())
 
     def _begin(self, resource: str, kind: _Kind) -> None:
-        kind.live, kind.pid, kind.objects, kind.told = False, os.getpid(), {}, 0
+        kind.live, kind.pid, kind.objects, kind.told, kind.beginning = False, os.getpid(), {}, 0, True
         Thread(target=self._follow, args=(resource,), name=f"follow-{resource}", daemon=True).start()
 
     def saw(self, resource: str, told: Told, *, gone: bool = False) -> None:
@@ -188,14 +200,19 @@ class Follower:
         kind = self._kinds[resource]
         try:
             version = self._listed(resource)
-            kind.live = True
+            self._is(kind, live=True)
             while version:
                 began = time.monotonic()
                 version = self._watched(resource, version)
                 if version and time.monotonic() - began < _SHORTEST_WATCH_SECONDS:
                     raise ClusterError(f"The API server ends the watch of {resource} at once.")
         finally:
-            kind.live = False
+            self._is(kind, live=False)
+
+    def _is(self, kind: _Kind, *, live: bool) -> None:
+        with self._told:
+            kind.live, kind.beginning = live, False
+            self._told.notify_all()
 
     def _listed(self, resource: str) -> str:
         """Know all objects of a kind; returns the version of the list."""

@@ -1,0 +1,100 @@
+"""Questions while the objects of a namespace are listed for the first time: a run with many sessions waits for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
+from typing import Any
+
+import pytest
+
+from flows.sessions.kubernetes import follower as module
+from flows.sessions.kubernetes.follower import Follower
+from flows.sessions.kubernetes.manifests import KIND, SESSION
+from flows.sessions.kubernetes.refusals import ClusterError
+from tests.support.waiting import PATIENCE, wait_until
+
+_NAMES = ("ada", "grace", "mary")
+
+
+class Server:
+    """A record of each session, which is told once `goes_on`; or a refusal in its place."""
+
+    def __init__(self) -> None:
+        self.asked, self.goes_on, self.refuses = Event(), Event(), False
+
+    def page(self, resource: str, **params: str) -> dict[str, Any]:
+        self.asked.set()
+        self.goes_on.wait()
+        if self.refuses:
+            raise ClusterError("Refused.")
+        labels = [{KIND: "record", SESSION: name} for name in _NAMES]
+        items = [{"metadata": {"name": each[SESSION], "labels": each, "resourceVersion": "7"}} for each in labels]
+        return {"metadata": {"resourceVersion": "7"}, "items": items}
+
+    def stream(self, resource: str, **params: str) -> Any:
+        Event().wait()  # nothing changes; the thread goes with its process
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.goes_on.set()
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(len(_NAMES)) as pool:
+        yield pool
+
+
+def asked_by_all(follower: Follower, threads: ThreadPoolExecutor) -> list[Future[tuple[Any, ...] | None]]:
+    return [threads.submit(follower.of, "configmaps", name) for name in _NAMES]
+
+
+@pytest.fixture
+def follower(server: Server, monkeypatch: pytest.MonkeyPatch) -> Follower:
+    monkeypatch.setattr(module, "_ENOUGH", len(_NAMES))
+    monkeypatch.setattr(module, "_LIST_SECONDS", PATIENCE)
+    made = Follower(server)
+    for name in _NAMES[1:]:
+        assert made.of("configmaps", name) is None
+    return made
+
+
+def test_moves_of_many_are_answered_by_the_list(
+    server: Server, follower: Follower, threads: ThreadPoolExecutor
+) -> None:
+    answers = asked_by_all(follower, threads)
+    assert server.asked.wait(PATIENCE)
+    assert not any(answer.done() for answer in answers)
+    server.goes_on.set()
+    assert [[one["metadata"]["name"] for one in answer.result(PATIENCE) or ()] for answer in answers] == [
+        [name] for name in _NAMES
+    ]
+
+
+def test_a_list_that_is_refused_lets_all_go_on_by_themselves(
+    server: Server, follower: Follower, threads: ThreadPoolExecutor
+) -> None:
+    server.refuses = True
+    answers = asked_by_all(follower, threads)
+    assert server.asked.wait(PATIENCE)
+    server.goes_on.set()
+    assert [answer.result(PATIENCE) for answer in answers] == [None] * len(_NAMES)
+
+
+def test_a_list_that_takes_too_long_is_not_waited_for(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LIST_SECONDS", 0.05)
+    assert follower.of("configmaps", "ada") is None
+
+
+def test_a_move_of_one_session_alone_waits_for_no_list(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ENOUGH", 2)
+    follower = Follower(server)
+    assert [follower.of("configmaps", "ada") for _ in range(4)] == [None] * 4
+    assert server.asked.wait(PATIENCE)
+    server.goes_on.set()
+    wait_until(lambda: follower.of("configmaps", "ada") is not None)
