@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
-from flows.cli.console import Json, out, show, show_json, show_text
+from flows.cli.console import Json, err, out, show, show_json, show_text
 from flows.core.errors import RefitError
 from flows.core.lazily import lazily
 
@@ -165,13 +165,16 @@ def list_profiles(as_json: Json = False) -> None:
     """List the profiles that your sessions can have, what is in them, and why one can't be had now."""
     offered = ask("GET", "/profiles")
     rows = (
-        (one["profile"], one["release"], one["why_not"] or one["over_limit"], some(one["packages"], _MOST_NAMED))
+        (
+            *(one["profile"], one["release"], one["by"] and f"{one['by']}, nobody else vouches for it"),
+            *(one["why_not"] or one["over_limit"], some(one["packages"], _MOST_NAMED)),
+        )
         for one in offered
     )
     if as_json:
         show_json(offered)
     else:
-        show(tables.table("Profiles", ("profile", "release", "not now, because", "packages"), rows))
+        show(tables.table("Profiles", ("profile", "release", "own profile of", "not now, because", "packages"), rows))
 
 
 @app.command("change-profile")
@@ -182,6 +185,7 @@ def change_profile(
     as_json: Json = False,
 ) -> None:
     """Give a session that runs another profile, at once: its programs end, home and address stay."""
+    tell_maker(profile, release)
     act(name, "profile", as_json, {"profile": profile, "release": release})
 
 
@@ -189,6 +193,17 @@ def change_profile(
 def read_logs(name: Name, lines: Annotated[int, typer.Option(help="How many.")] = 100) -> None:
     """Print the last lines that a session wrote."""
     show_text(ask("GET", f"{path(name)}/logs?{urlencode({'lines': lines})}")["text"])
+
+
+def tell_maker(profile: str, release: str) -> None:
+    """Say of a profile that is a person's own whose it is, before a session has it."""
+    makers = {(one["profile"], one["release"]): one["by"] for one in ask("GET", "/profiles")}
+    if by := makers.get((profile, release)):
+        err.print(
+            f"{profile} is {by}'s own profile. Nobody else vouches for what it runs, with your files and your rights.",
+            highlight=False,
+            markup=False,
+        )
 
 
 def act(name: str, verb: str, as_json: bool, given: dict[str, Any] | None = None) -> None:

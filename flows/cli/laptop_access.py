@@ -10,7 +10,7 @@ import typer
 
 from flows.cli import tables
 from flows.cli.console import Json, out, show, show_json, show_text
-from flows.cli.laptop import DURATIONS, Name, act, app, ask, logged_in_at, path, show_session, when
+from flows.cli.laptop import DURATIONS, Name, act, app, ask, logged_in_at, path, show_session, tell_maker, when
 from flows.core.errors import RefitError
 from flows.core.lazily import lazily
 
@@ -37,6 +37,7 @@ def create_mine(
     as_json: Json = False,
 ) -> None:
     """Begin another session with a profile that can be had now, and wait for it."""
+    tell_maker(profile, release)
     before = _creation(called)
     begun = ask("POST", "/sessions", {"profile": profile, "release": release, "server": called})
     page = f"{logged_in_at()}{begun['page']}"
@@ -214,6 +215,8 @@ def clone(
     as_json: Json = False,
 ) -> None:
     """Begin another session with a copy of a session's home, and wait for it; that one goes on."""
+    if profile:
+        tell_maker(profile, release)
     given = {"server": new, "snapshot": snapshot, "profile": profile, "release": release, "force": force}
     act(name, "clone", as_json, given)
     if not as_json:

@@ -82,6 +82,10 @@ class OwnProfile:
     people: tuple[str, ...] = ()
     vouched: tuple[str, ...] = ()
 
+    def may_be_started_by(self, person: str, groups: Iterable[str]) -> bool:
+        """Whether somebody who is in these groups may start sessions from it."""
+        return person == self.owner or person in self.people or not {*self.offered}.isdisjoint(groups)
+
 
 @dataclass(frozen=True)
 class OfferedTo:

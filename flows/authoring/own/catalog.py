@@ -19,6 +19,7 @@ from flows.images.recipe_variables import template_variables
 from flows.images.rendering.templates import read_templates
 
 _FOLDER = "1000000-{}"  # last in menus
+_ALIKE = str.maketrans("01i5", "olls")
 _PARTS = ("base", "bundles", "ides", "snippets")
 
 
@@ -42,12 +43,19 @@ def check_name(name: str, shipped: Catalog) -> str:
     if not tag.is_name(name):
         raise RefitError(f"{name!r} can't be the name of a bundle.", hint="take a-z and 0-9, 30 at most: `--as NAME`.")
     taken = {"a bundle": shipped.bundles, "an IDE": shipped.ides, "an operating system": shipped.bases}
-    if there := next((kind for kind, names in taken.items() if name in names), ""):
+    looks = _as_seen(name)
+    every = ((kind, other) for kind, names in taken.items() for other in names)
+    if there := next((f"{kind} {other!r}" for kind, other in every if _as_seen(other) == looks), ""):
         raise RefitError(
-            f"The catalog has {there} {name!r}: a profile of one's own can't be called like it.",
+            f"The catalog has {there}: a profile of one's own can't be called like it, nor so that it looks the same.",
             hint="choose another name: `--as NAME`.",
         )
     return name
+
+
+def _as_seen(name: str) -> str:
+    """A name of small letters and digits, with one spelling for those that people take for each other."""
+    return name.translate(_ALIKE).replace("rn", "m").replace("vv", "w")
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def terms(candidate: Candidate, new: str, rollout: PlanInput) -> Constraints:
     floors = ((now, None), *_floors(candidate, rollout, pinned, deadline))
     ready, reason = max(floors, key=lambda floor: floor[0])
     waits, detail = _waits(candidate)
-    if waits and _mode(candidate) is Mode.forced_by and candidate.notified is None:
+    if waits and mode(candidate) is Mode.forced_by and candidate.notified is None:
         detail = f"{detail}; {UNTOLD}" if detail else UNTOLD
     return Constraints(max(now, pinned), ready, reason, waits, detail, deadline)
 
@@ -115,14 +115,16 @@ def zone_of(candidate: Candidate) -> ZoneInfo:
     return hours.zone(candidate.wish.time_zone) if candidate.wish.time_zone else candidate.policy.zone
 
 
-def _mode(candidate: Candidate) -> Mode:
-    return candidate.wish.mode or candidate.policy.mode
+def mode(candidate: Candidate) -> Mode:
+    """When a session moves; an image by another person's own recipe comes to nobody who wasn't asked."""
+    by_policy = candidate.policy.mode
+    return candidate.wish.mode or (Mode.ask if candidate.by and by_policy is not Mode.pin else by_policy)
 
 
 def _pinned(candidate: Candidate, clock: ZoneInfo) -> int:
     """When a pin ends; 0: there is none."""
     until = candidate.wish.until
-    return hours.midnight(until, clock) if until and _mode(candidate) is Mode.pin else 0
+    return hours.midnight(until, clock) if until and mode(candidate) is Mode.pin else 0
 
 
 def _floors(
@@ -155,11 +157,11 @@ def _lets_state_go(candidate: Candidate) -> bool:
 
 def _deadline(candidate: Candidate, clock: ZoneInfo) -> int | None:
     """When a session is moved whether it fits or not: its clock starts with a notice that was delivered."""
-    if candidate.notified is None:
+    if candidate.notified is None or (candidate.by and mode(candidate) is Mode.ask):
         return None
     told = candidate.notified.timestamp()
     soonest, days = told + candidate.policy.notice_hours * _HOUR, candidate.policy.deadline_days
-    if candidate.wish.until and _mode(candidate) is Mode.forced_by:
+    if candidate.wish.until and mode(candidate) is Mode.forced_by:
         last = hours.midnight(candidate.wish.until + timedelta(days=1), clock)
         return int(max(last, soonest))
     return int(max(told + days * _DAY, soonest)) if days else None
@@ -167,10 +169,10 @@ def _deadline(candidate: Candidate, clock: ZoneInfo) -> int | None:
 
 def _waits(candidate: Candidate) -> tuple[Reason | None, str]:
     """The reason for which a session has to wait; unknown activity is activity."""
-    mode, seen = _mode(candidate), candidate.seen
-    if mode is Mode.ask:
-        return Reason.ask, ""
-    if mode is Mode.next_start:
+    chosen, seen = mode(candidate), candidate.seen
+    if chosen is Mode.ask:
+        return Reason.ask, f"{candidate.by}'s own recipe made it" if candidate.by else ""
+    if chosen is Mode.next_start:
         return Reason.next_start, ""
     if seen is None:
         return Reason.unknown, ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from flows.core.settings.policy import Mode
-from flows.migrations.planning.consent import terms
+from flows.migrations.planning.consent import mode, terms
 from flows.migrations.planning.eligibility import why_not
 from flows.migrations.planning.rollout import Candidate, PlanInput, Reason, RolloutStatus
 from flows.sessions.activity.evidence import Verdict
@@ -52,16 +52,16 @@ def outlook(candidate: Candidate, rollout: PlanInput) -> Outlook:
         candidate: the session; `seen` isn't looked at.
         rollout: the moment, the newest images, and how their rollouts go.
     """
-    mode = candidate.wish.mode or candidate.policy.mode
+    chosen = mode(candidate)
     new = rollout.targets.get((candidate.session.profile, candidate.session.release), "")
     if not new or new == candidate.session.image:
-        return Outlook(mode)
+        return Outlook(chosen)
     idle = Seen(candidate.session.name, Verdict.idle, rollout.now, True, ())
     held = terms(replace(candidate, seen=idle), new, rollout)
     later = held.ready > rollout.now.timestamp() + 1
     reason = why_not(candidate, new) or _WAYS.get(rollout.ways.get(new, RolloutStatus.running)) or held.waits
     return Outlook(
-        mode,
+        chosen,
         new,
         reason or (held.reason if later else None),
         datetime.fromtimestamp(held.ready, UTC) if later else None,

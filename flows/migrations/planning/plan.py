@@ -95,6 +95,8 @@ _HINTS = {
     Reason.moving: "`refit migrate status --watch` shows how it goes.",
     Reason.unfinished: "`refit migrate recover`.",
     Reason.held: "`refit migrate history {name}`.",
+    Reason.not_offered: "offer it: `refit profile offer`, or take another: `refit session change-profile {name} …`.",
+    Reason.other_maker: "`refit session change-profile {name} …` gives it another profile, or this one as it is today.",
     Reason.gpu: "`refit gpu list` shows who has them.",
     Reason.pinned: "`refit session updates mode {name} when-idle` takes the pin away.",
 }

@@ -38,6 +38,8 @@ class Reason(StrEnum):
     unfinished = "unfinished"
     held = "held"
     failed = "failed"
+    not_offered = "not-offered"
+    other_maker = "other-maker"
     # It moves when something has happened of which nobody knows when it will.
     busy = "busy"
     unknown = "unknown"
@@ -78,6 +80,8 @@ _REASONS = {
     Reason.unfinished: "its last move is unfinished; `refit migrate recover` ends it",
     Reason.held: "its last move is held; `refit migrate history` says what to do",
     Reason.failed: "its move to this image was rolled back; `refit migrate run --session` tries again",
+    Reason.not_offered: "its profile is another person's own, and is offered to its owner no longer",
+    Reason.other_maker: "the name of its profile belongs to somebody now who didn't make the image that it has",
     Reason.busy: "it is busy",
     Reason.unknown: "nobody knows whether it is busy",
     Reason.ask: "its owner has to agree",
@@ -146,8 +150,9 @@ class Candidate:
     Attributes:
         session: its record.
         running: whether it runs.
-        obstacle: the remains of an earlier move, if there are any.
+        obstacle: why it stays, whatever the plan: the remains of an earlier move, or an image that isn't for it.
         owner: its owner; empty: nobody who is known to have other sessions.
+        by: another person whose own profile it has; empty: it has one of the catalog, or of its owner.
         host: where it runs.
         policy: its policy, with the word of its profile and release.
         wish: its owner's preferences.
@@ -165,6 +170,7 @@ class Candidate:
     running: bool
     obstacle: Reason | None = None
     owner: str = ""
+    by: str = ""
     host: str = ""
     policy: SessionPolicy = field(default_factory=SessionPolicy)
     wish: UpdatePreferences = field(default_factory=UpdatePreferences)

@@ -6,6 +6,7 @@ import platform
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Engine
@@ -23,6 +24,7 @@ from flows.migrations.planning.observed import Observed
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, Host, ImageKey, PlanInput, Reason
 from flows.migrations.planning.rollout_state import RolloutState
+from flows.migrations.rollouts.foreign_builds import NOBODYS, Foreign, ForeignBuilds
 from flows.migrations.rollouts.image_pulls import ImagePulls, room_for_images
 from flows.migrations.rollouts.store import Rollouts
 from flows.migrations.rollouts.targets import has_other_image, image_key
@@ -52,12 +54,14 @@ class Observer:
 
     Attributes:
         others: sessions that others own.
+        foreign: sessions on profiles of other people's own.
     """
 
     def __init__(self, settings: Settings, sessions: Sessions, database: Engine, pulls: ImagePulls) -> None:
         self._settings, self._policy, self._sessions = settings, settings.migration, sessions
         self._database, self._journal, self._rollouts = database, Journal(database), Rollouts(database)
         self._pulls, self.others = pulls, Others(settings)
+        self.foreign = ForeignBuilds(settings, database)
         self._read: datetime | None = None
         self._moves: dict[str, Past] = {}
         self._looks: dict[tuple[str, int], tuple[datetime, Seen]] = {}
@@ -83,7 +87,8 @@ class Observer:
             spared: those that aren't looked at.
         """
         moves = self.moves()
-        candidates = self.candidates(statuses, moves, images if look else {}, spared)
+        foreign = self.foreign.judge(one.session for one in asked if has_other_image(one.session, images))
+        candidates = self.candidates(statuses, moves, images if look else {}, spared, foreign)
         sizes = self._to_pull(asked, images) if pull else {}
         rollouts = self._rollouts.all()
         homes = self._sessions.store.homes().keys()
@@ -147,10 +152,11 @@ class Observer:
         moves: Sequence[Past],
         images: Mapping[ImageKey, str],
         spared: Collection[str] = (),
+        foreign: Mapping[str, Foreign] = MappingProxyType({}),
     ) -> tuple[Candidate, ...]:
         """The facts about each session; those that run and are to be on another image are looked at, unless spared."""
-        last = {move.session: move for move in moves}
-        wishes = PreferenceStore(self._database).all()
+        last, rest = {move.session: move for move in moves}, timedelta(minutes=self._policy.poll_minutes)
+        wishes, no_wish = PreferenceStore(self._database).all(), UpdatePreferences()
         told = History(self._database).events(kinds=(Kind.noticed, Kind.seen, Kind.withdrawn))
         notified, noticed = first_told(told, Kind.noticed), first_told(told, Kind.seen)
         rules = policies(self._settings) if statuses else {}
@@ -166,18 +172,15 @@ class Observer:
                 running=status.running is Running.running,
                 host=platform.node(),
                 policy=rules.get(image_key(status.session), self._policy.sessions),
-                owner=wishes.get(status.session.name, UpdatePreferences()).owner,
-                wish=wishes.get(status.session.name, UpdatePreferences()),
+                owner=wishes.get(status.session.name, no_wish).owner,
+                by=foreign.get(status.session.name, NOBODYS).by,
+                wish=wishes.get(status.session.name, no_wish),
                 seen=seen.get(status.session.name),
                 notified=notified.get((status.session.name, status.session.image)),
                 noticed=noticed.get((status.session.name, status.session.image)),
                 blocked=blocked.get(status.session.name, ""),
                 gpus=max(0, status.session.gpus - has[status.session.name]),
-                **_left_behind(
-                    last.get(status.session.name),
-                    timedelta(minutes=self._policy.poll_minutes),
-                    goes_on=f"session {status.session.name}" in at_work,
-                ),
+                **_left_behind(last.get(status.session.name), rest, at_work, foreign.get(status.session.name, NOBODYS)),
             )
             for status in statuses
         )
@@ -212,14 +215,25 @@ def canaries(
     return {image: wave_gates.canary([each for each in going if each[1] == image], percents) for image in pending}
 
 
-def _left_behind(move: Past | None, rest: timedelta, *, goes_on: bool) -> dict[str, Any]:
-    """The consequences of a session's last move for the next; whether somebody works on it now."""
+def _left_behind(move: Past | None, rest: timedelta, at_work: Collection[str], foreign: Foreign) -> dict[str, Any]:
+    """The consequences of a session's last move for the next.
+
+    Args:
+        move: the last one.
+        rest: for how long a session is left alone whose move was put off.
+        at_work: the leases of sessions that are worked on now.
+        foreign: the judgement on builds of other people.
+    """
+    other = foreign.obstacle
     if move is None:
-        return {}
+        return {"obstacle": other}
     if move.state is State.deferred:
-        return {"rests_until": move.ended and move.ended + rest}
+        return {"rests_until": move.ended and move.ended + rest, "obstacle": other}
     if move.state is State.rolled_back:
-        return {"failed": move.image}
+        return {"failed": move.image, "obstacle": other}
     if move.state not in FINAL:
-        return {"obstacle": Reason.moving if goes_on else Reason.unfinished, "away_since": move.created}
-    return {"obstacle": Reason.held if move.state is State.held else None}
+        return {
+            "obstacle": Reason.moving if f"session {move.session}" in at_work else Reason.unfinished,
+            "away_since": move.created,
+        }
+    return {"obstacle": Reason.held if move.state is State.held else other}

@@ -16,11 +16,20 @@ from flows.migrations.journal import Journal
 from flows.migrations.move_steps import State
 from flows.migrations.notifications.fleet import Fleet, fleet
 from flows.migrations.planning import drain_plan
-from flows.migrations.planning.consent import deadline_if_told, keep_hours, starting
+from flows.migrations.planning.consent import deadline_if_told, keep_hours, mode, starting
 from flows.migrations.planning.observed import Observed
 from flows.migrations.planning.plan import plan_after, plan_named
 from flows.migrations.planning.policies import policies
-from flows.migrations.planning.rollout import Action, Decision, Gate, ImageKey, PlanInput, Reason, RolloutStatus
+from flows.migrations.planning.rollout import (
+    Action,
+    Candidate,
+    Decision,
+    Gate,
+    ImageKey,
+    PlanInput,
+    Reason,
+    RolloutStatus,
+)
 from flows.migrations.rollouts.control import judge
 from flows.migrations.rollouts.image_pulls import ImagePulls
 from flows.migrations.rollouts.observer import Observer, canaries
@@ -173,9 +182,11 @@ class SessionPlanner:
         """Whether a session is one that may move when its owner starts it."""
         session, last = status.session, Journal(self.database).last(status.session.name)
         wish = PreferenceStore(self.database).all().get(session.name, UpdatePreferences())
-        mode = wish.mode or policies(self._settings).get(image_key(session), self._policy.sessions).mode
+        policy = policies(self._settings).get(image_key(session), self._policy.sessions)
+        foreign = self._observer.foreign.judge([session]).get(session.name)
+        chosen = mode(Candidate(session, running=False, policy=policy, wish=wish, by=foreign.by if foreign else ""))
         missed = last is not None and last.state is State.skipped
-        asked = mode is Mode.next_start or (missed and mode is Mode.when_idle)
+        asked = chosen is Mode.next_start or (missed and chosen is Mode.when_idle)
         # Packages that were installed by hand are seen only in a container that runs.
         return asked and not wish.replay and status.running is not Running.running
 

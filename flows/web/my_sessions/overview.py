@@ -24,8 +24,10 @@ from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.outlook import Outlook, outlook
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
+from flows.migrations.rollouts.foreign_builds import Foreign, ForeignBuilds
 from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.migrations.rollouts.store import Rollouts
+from flows.migrations.rollouts.targets import has_other_image
 from flows.publishing import evidence, image_comparison
 from flows.publishing.signatures import Publications
 from flows.sessions.events import Kind
@@ -83,6 +85,7 @@ class Lookout:
         self.settings, self.database = settings, database or open_database(settings.database)
         self._registry = Registry(settings)
         self._publications = Publications(settings, self.database, self._registry)
+        self._foreign = ForeignBuilds(settings, self.database)
         self._engine, self._slow = Remembered(_ENGINE_SECONDS), Remembered(_REGISTRY_SECONDS)
         self._fleet, self._disk = Remembered(_FLEET_SECONDS), Remembered(_DISK_SECONDS)
         self._images: LRUCache[str, session_view.Image] = LRUCache(_MOST_IMAGES)
@@ -236,19 +239,26 @@ class Lookout:
         wishes, notified = PreferenceStore(self.database), self._notified()
         ways = {image: one.way for image, one in Rollouts(self.database).all().items()}
         rollout = PlanInput(now(), self._newest(), self.settings.migration, ways=ways)
+        foreign = self._foreign.judge(session for session in every if has_other_image(session, rollout.targets))
         return {
-            session.name: (outlook(self._candidate(session, wish, notified), rollout), wish)
+            session.name: (outlook(self._candidate(session, wish, notified, foreign.get(session.name)), rollout), wish)
             for session in every
             for wish in [wishes.of(session.name)]
         }
 
     def _candidate(
-        self, session: Session, wish: UpdatePreferences, notified: Mapping[tuple[str, str], datetime]
+        self,
+        session: Session,
+        wish: UpdatePreferences,
+        notified: Mapping[tuple[str, str], datetime],
+        foreign: Foreign | None,
     ) -> Candidate:
         status = self._statuses().get(session.name)
         return Candidate(
             session,
             running=bool(status and status.running is Running.running),
+            obstacle=foreign.obstacle if foreign else None,
+            by=foreign.by if foreign else "",
             policy=self._policies().get((session.profile, session.release), self.settings.migration.sessions),
             wish=wish,
             notified=notified.get((session.name, session.image)),

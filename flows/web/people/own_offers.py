@@ -23,11 +23,6 @@ logger = logging.getLogger("refit.authorizer")
 _LONGEST = 200  # characters of a text that a person wrote
 
 
-def may_start(own: OwnProfile, person: str, groups: Collection[str]) -> bool:
-    """Whether somebody may start sessions from a profile of a person's own. Pure."""
-    return person == own.owner or person in own.people or not {*own.offered}.isdisjoint(groups)
-
-
 def not_to_offer(own: OwnProfile, groups: Collection[str], mine: Collection[str], *, operator: bool) -> tuple[str, ...]:
     """The groups to which somebody may not offer a profile of theirs. Pure.
 
@@ -72,7 +67,7 @@ def offers_to(settings: Settings, person: str, groups: Collection[str]) -> tuple
         RefitError: the catalog has mistakes, or the registry doesn't answer.
     """
     database = open_database(settings.database)
-    mine = [own for own in OwnProfiles(database).all() if may_start(own, person, groups)]
+    mine = [own for own in OwnProfiles(database).all() if own.may_be_started_by(person, groups)]
     if not mine:
         return ()
     catalog, names = load.load_catalog(settings.catalog), [(own.profile, own.release) for own in mine]

@@ -29,7 +29,6 @@ from flows.sessions.overview import Status
 from flows.sessions.wishes import PreferenceStore
 from flows.web.people import names
 from flows.web.people.action_records import ActionRecords, Service
-from flows.web.people.own_offers import may_start
 from flows.web.people.person_limits import Allowance
 
 # Seconds. The Hub asks for each server by itself, and Podman answers for all at once.
@@ -224,7 +223,7 @@ class Servers:
             UnknownName: there is none.
         """
         own = OwnProfiles(self._database).find(choice.profile)
-        if own and may_start(own, person, self.allowance.groups_of(person, groups)):
+        if own and own.may_be_started_by(person, self.allowance.groups_of(person, groups)):
             return described(self._settings, own)
         catalog = load.load_catalog(self._settings.catalog)
         return successors.current(catalog, choice.release, choice.profile, now().date())

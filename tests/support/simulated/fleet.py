@@ -20,6 +20,7 @@ from flows.core.database import now, open_database
 from flows.core.errors import UnknownName
 from flows.core.leases import LEASE_SECONDS, Lease
 from flows.core.settings import Settings
+from flows.core.settings.personal_builds import OWNER_LABEL
 from flows.core.settings.policy import RolloutPolicy
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Also, Journal
@@ -80,10 +81,10 @@ class Fleet:
     world: World
     references: dict[str, bytes] = field(default_factory=dict)
 
-    def image(self, name: str, image: Image = GOOD, size: int = 0) -> str:
-        """Publish an image, of which so many bytes have to be pulled; returns its digest."""
+    def image(self, name: str, image: Image = GOOD, size: int = 0, maker: str = "") -> str:
+        """Publish an image, of which so many bytes have to be pulled, maybe of a person's own; returns its digest."""
         layers = [digest(name.encode())] if size else []
-        labels = {"io.refit.profile": PROFILE, "io.refit.release": RELEASE}
+        labels = {"io.refit.profile": PROFILE, "io.refit.release": RELEASE, **({OWNER_LABEL: maker} if maker else {})}
         config = json.dumps({"config": {"Labels": labels}, "rootfs": {"diff_ids": layers}}).encode()
         described = {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest(config)}
         document = {

@@ -136,6 +136,7 @@ def _creation(since: int, ended: bool = False, problem: str = "", hint: str = ""
 def _create(there: There, *creations: list[dict[str, object]]) -> CompletedProcess[str]:
     there.in_turn |= {
         "POST /sessions": [{"server": "notes", "page": "/hub/spawn-pending/ada/notes"}],
+        "GET /profiles": [[{"profile": "some", "release": "2026a", "by": "eve"}]],
         "GET /creations": list(creations),
         "GET /sessions": [[NOTES]],
     }
@@ -145,6 +146,16 @@ def _create(there: There, *creations: list[dict[str, object]]) -> CompletedProce
 def test_a_session_that_is_made_is_waited_for_and_a_page_shows_how_far_it_is(there: There) -> None:
     done = _create(there, [], [], [_creation(1)], [_creation(1, ended=True)])
     assert "/hub/spawn-pending/ada/notes" in done.stdout and "/user/ada/notes/" in done.stdout
+
+
+def test_whose_own_profile_a_session_gets_is_said_before_it_gets_it(there: There) -> None:
+    done = _create(there, [], [_creation(1)], [_creation(1, ended=True)])
+    assert "some is eve's own profile. Nobody else vouches for what it runs" in done.stderr
+    asked = [line.partition("/api")[2].split()[0] for line in there.heard]
+    assert asked.index("/profiles") < asked.index("/sessions")
+    there.in_turn["GET /profiles"] = [[{"profile": "some", "release": "2026a", "by": ""}]]
+    there.in_turn["GET /creations"] = [[], [_creation(2)], [_creation(2, ended=True)]]
+    assert "vouches" not in there.says("create", "some", "2026a", "--name", "notes").stderr
 
 
 def test_why_a_session_was_not_made_is_told(there: There) -> None:

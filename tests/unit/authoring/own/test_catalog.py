@@ -44,7 +44,9 @@ def test_a_bundle_of_ones_own_is_a_profile_of_a_catalog_that_goes(own: Settings)
 
 def test_it_is_never_called_like_one_of_the_catalog(own: Settings) -> None:
     assert "The catalog has a bundle 'minimal'" in said(own, replace(WISH, name="minimal"))
-    for name in ("../x", "Mine", "a-b", ""):
+    for twin in ("minima1", "mlnlmal", "rninimal", "min1mal"):
+        assert "The catalog has a bundle 'minimal'" in said(own, replace(WISH, name=twin))
+    for name in ("../x", "Mine", "a-b", "", "min\u0456mal", "minimal\u200b", "ｍinimal"):
         assert "can't be the name" in said(own, replace(WISH, name=name))
     for name, kind in (("jupyter", "an IDE"), ("deb12", "an operating system")):  # stages have their names in theirs
         assert f"The catalog has {kind} {name!r}" in said(own, replace(WISH, name=name))

@@ -9,7 +9,7 @@ from flows.core.settings import Settings
 from flows.core.settings.personal_builds import PersonalBuilds
 from flows.publishing.own_profiles import OfferedTo, OwnProfile, OwnProfiles
 from flows.sessions.people.entitlements import Account, Rights
-from flows.web.people.own_offers import end_over, ended, may_start, packages_of
+from flows.web.people.own_offers import end_over, ended, packages_of
 
 FILES = {
     "display.txt": b"Tools\n",
@@ -31,7 +31,7 @@ MINE = OwnProfile("mine", "ada", "jupyter-mine-deb12-py311", "2026a", FILES, ("l
     ],
 )
 def test_its_owner_and_members_of_its_groups_may_start_it(person: str, groups: tuple[str, ...], may: bool) -> None:
-    assert may_start(MINE, person, groups) is may
+    assert MINE.may_be_started_by(person, groups) is may
 
 
 def test_its_packages_are_named() -> None:
