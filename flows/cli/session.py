@@ -28,7 +28,7 @@ from flows.core.lazily import lazily
 with lazily(globals()):
     from flows.cli import screen, session_tables, tables
     from flows.core.database import now, open_database
-    from flows.core.settings import load
+    from flows.core.settings import Settings, load
     from flows.migrations import start_sessions
     from flows.migrations.journal import Journal
     from flows.migrations.snapshots import clone_session
@@ -85,17 +85,19 @@ def create_session(
 @app.command("list")
 def list_sessions(as_json: Json = False) -> None:
     """List all sessions."""
-    listed, urls = overview.glance_at_all(load()) or _all_sessions()
-    listed, urls = _with_others(listed, urls)
+    settings = load()
+    listed, urls = overview.glance_at_all(settings) or _all_sessions(settings)
+    listed, urls = _with_others(settings, listed, urls)
     shown = session_tables.sessions(listed, urls, out.width)
     show_data(as_json, listed, shown)
     if listed and not as_json and "url" not in [column.header for column in shown.columns]:
         err.print("The URL of a session is in `refit session show NAME`, and here where the terminal is wider.")
 
 
-def _with_others(own: Sequence[Status], urls: Mapping[str, str]) -> tuple[Sequence[Status], Mapping[str, str]]:
+def _with_others(
+    settings: Settings, own: Sequence[Status], urls: Mapping[str, str]
+) -> tuple[Sequence[Status], Mapping[str, str]]:
     """All sessions, with those that others own, which say so in the place of an address."""
-    settings = load()
     if not (settings.others.notebooks or settings.others.hub.api):
         return own, urls
     seen, problems = Others(settings).see(besides={status.session.name for status in own})
@@ -105,8 +107,8 @@ def _with_others(own: Sequence[Status], urls: Mapping[str, str]) -> tuple[Sequen
     return (*own, *(one.status for one in seen)), {**urls, **owners}
 
 
-def _all_sessions() -> tuple[Sequence[Status], Mapping[str, str]]:
-    sessions = Sessions.open(load())
+def _all_sessions(settings: Settings) -> tuple[Sequence[Status], Mapping[str, str]]:
+    sessions = Sessions.open(settings)
     statuses = sessions.all()
     return statuses, sessions.urls(status.session for status in statuses)
 
