@@ -44,12 +44,9 @@ from flows.images.registry_blobs import Blobs
 from flows.images.registry_connection import LONGER, QUESTION_SECONDS, parsed, shown
 from flows.images.registry_errors import NoImage, RegistryError
 
-_SMALL = 1 << 16  # bytes
-_CHUNK = 1 << 18  # bytes
 MANIFEST_BYTES = 4 << 20  # what the specification lets every registry refuse
 CONFIG_BYTES = 16 << 20
 LIST_BYTES = 16 << 20  # of all pages together: the keys of some 200,000 stages
-WHOLE_BYTES = 256 << 20  # of a blob that is read at once
 _MOST_PAGES = 1000
 _NEXT = re.compile(r"""<([^>]*)>\s*;[^,]*\brel="?next\b""")
 # The specification's grammar of tags.

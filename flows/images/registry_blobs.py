@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Iterator
 from functools import partial
 from io import SEEK_END, BytesIO
 from tempfile import TemporaryFile
-from typing import IO, TypeVar
+from typing import IO
 from urllib.parse import urlencode
 
 import httpx
@@ -22,17 +21,7 @@ from flows.images.registry_errors import BlobLost, RegistryError
 
 _SMALL = 1 << 16  # bytes
 _CHUNK = 1 << 18  # bytes
-MANIFEST_BYTES = 4 << 20  # what the specification lets every registry refuse
-CONFIG_BYTES = 16 << 20
-LIST_BYTES = 16 << 20  # of all pages together: the keys of some 200,000 stages
 WHOLE_BYTES = 256 << 20  # of a blob that is read at once
-_MOST_PAGES = 1000
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_NEXT = re.compile(r"""<([^>]*)>\s*;[^,]*\brel="?next\b""")
-# The specification's grammar of tags.
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_REMEMBERED = 64 << 20  # bytes of manifests, and of configurations
-Content = TypeVar("Content")
 
 
 class Blobs(RegistryConnection):

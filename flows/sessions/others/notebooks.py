@@ -16,7 +16,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from flows.catalog.model import Access
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.sessions.activity.evidence import Look
@@ -32,7 +31,6 @@ from flows.sessions.others.model import WRITTEN, Owned, SomebodyElse, Stopped, n
 from flows.sessions.others.notebook_records import OF_NOTEBOOK, Notebook, NotebookPod, exchange, notebook, pod, pod_of
 
 _PROOF = Path(prove_inside.__file__)
-_NO_ACCESS = Access()
 _PYTHON = ("python3", "-I", "-c", "exec(input())")
 # For so long a Pod is watched before it is asked again whether its Notebook is still to have it.
 _ASK_SECONDS = 5.0
