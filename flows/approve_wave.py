@@ -57,9 +57,9 @@ def approve_wave(image: str, wave: str, shown: str) -> str:
         wave: Title of the wave, e.g. `10 %`.
         shown: The results of the wave, for the person.
     """
-    told = f"**{short(image)}**, wave **{wave}**: {shown}\n\n`refit migrate status` shows more."
+    markdown = f"**{short(image)}**, wave **{wave}**: {shown}\n\n`refit migrate status` shows more."
     # A killed migration, or a server that starts anew, takes no question back: it waits for as long as the wave does.
-    answer = suspend_flow_run(wait_for_input=Answer.with_initial_data(told), timeout=None)
+    answer = suspend_flow_run(wait_for_input=Answer.with_initial_data(markdown), timeout=None)
     return steer(answer.what, image, load_settings(), caller(), wave)
 
 

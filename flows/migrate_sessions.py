@@ -146,7 +146,7 @@ def _left_to_another_run(planning: SessionPlanner, to: str) -> tuple[Result, ...
         planning.begin()  # the other run may have been told to go on with what has begun alone
     get_run_logger().warning("Another run moves sessions already; it sees within minutes what has changed since.")
     elsewhere = (foreseen(line) for line in planning.plan([], to))
-    return tuple(replace(one, reason=one.reason or "another run moves it") for one in elsewhere)
+    return tuple(replace(line, reason=line.reason or "another run moves it") for line in elsewhere)
 
 
 def _recovered(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ...]]:
@@ -203,8 +203,8 @@ class _Migration:
     def rest(self, decisions: Sequence[Decision], until: datetime | None) -> None:
         own = self._planning.of_refit(decisions)
         self._waiting = own
-        if told := self._teller.tell(own):
-            self._logger.info("told the owners of %s", ", ".join(told))
+        if problem := self._teller.tell(own):
+            self._logger.info("told the owners of %s", ", ".join(problem))
         self.hear()
         self._report()
         if until:
@@ -317,8 +317,8 @@ class _Differences:
 
 def _show_fleet(fleet: Fleet, history: History) -> None:
     """How the rollouts go, with a picture, and who is on what image."""
-    told = chart.markdown(fleet, history.events(kinds=[Kind.move_ended]), now())
-    create_markdown_artifact(told, key="rollouts", description="Rollouts of images")
+    markdown = chart.markdown(fleet, history.events(kinds=[Kind.move_ended]), now())
+    create_markdown_artifact(markdown, key="rollouts", description="Rollouts of images")
     rows = [{name: str(value or "") for name, value in vars(line).items()} for line in fleet.sessions]
     create_table_artifact(
         as_cells(rows), key="fleet", description="Sessions with their images, those that are behind, and why"
@@ -327,13 +327,13 @@ def _show_fleet(fleet: Fleet, history: History) -> None:
 
 def about_held(results: Iterable[Result]) -> str:
     """The message about sessions that wait for a person; empty: there are none."""
-    return "\n\n".join(f"{one.session}: {one.reason}" for one in results if one.state is State.held)
+    return "\n\n".join(f"{result.session}: {result.reason}" for result in results if result.state is State.held)
 
 
 def _alert(results: Iterable[Result], settings: Settings) -> None:
     """Tell whoever looks after sessions at once, whatever becomes of the wave."""
-    if told := about_held(results):
-        for failure in operator_alerts.send("Sessions are held, and wait for you", told, settings):
+    if markdown := about_held(results):
+        for failure in operator_alerts.send("Sessions are held, and wait for you", markdown, settings):
             get_run_logger().warning("%s", failure)
 
 

@@ -126,13 +126,13 @@ def spend(names: Sequence[str], catalog: Path, run: Run) -> Night:
     supported = [release for release in chosen if release.is_supported(run.date)]
     alone = [release.release for release in supported if not release.branch]
     parts = [_night_of_unbranched(alone, catalog, run)] if alone else []
-    parts += [_night_of_branch(one, catalog, run) for one in supported if one.branch]
+    parts += [_night_of_branch(branch, catalog, run) for branch in supported if branch.branch]
     return Night(
         run.date,
         sum(looked_at for looked_at, _, _ in parts),
         tuple(lock for _, locks, _ in parts for lock in locks),
         tuple(night for _, _, nights in parts for night in nights),
-        {one.release: one.file.supported_until for one in chosen if one.file and one not in supported},
+        {branch.release: branch.file.supported_until for branch in chosen if branch.file and branch not in supported},
         monotonic() - started,
     )
 
@@ -283,7 +283,12 @@ def _prove(attempt: Attempt, run: Run) -> GraftProof | None:
     except Exception as error:  # a bug, too
         get_run_logger().exception("The graft of %s can't be made again", grafted.stage)
         return GraftProof(grafted.stage, problem=str(error) or repr(error))
-    return GraftProof(grafted.stage, tuple(f"{one.sort} {one.name}: {one.old} → {one.new}" for one in differences))
+    return GraftProof(
+        grafted.stage,
+        tuple(
+            f"{difference.sort} {difference.name}: {difference.old} → {difference.new}" for difference in differences
+        ),
+    )
 
 
 @task(task_run_name="make {stage.name} again", cache_policy=NO_CACHE)

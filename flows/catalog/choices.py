@@ -47,7 +47,7 @@ def options(catalog: Catalog, question: str, answers: Answers) -> tuple[Option, 
     whole = list(possible(catalog, answers))
     if not whole:
         raise _impossible(catalog, answers)
-    names = {one[question] for one in whole}
+    names = {choice[question] for choice in whole}
     return tuple(Option(name, text) for name, text in displays[question].items() if name in names)
 
 

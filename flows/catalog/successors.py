@@ -19,8 +19,8 @@ def current(catalog: Catalog, release: str, stem: str, on: date) -> Profile:
         UnknownName: there is none, and no release is supported that could tell.
         RefitError: its release is over, and none that is supported has it or names its successor.
     """
-    supported = sorted(one.name for one in catalog.releases.values() if one.is_supported(on))
-    for name in (one for one in supported if one >= release):
+    supported = sorted(file.name for file in catalog.releases.values() if file.is_supported(on))
+    for name in (candidate for candidate in supported if candidate >= release):
         if (there := _in(catalog.releases[name], stem)) is not None:
             return there
     if release not in catalog.releases or release in supported:
@@ -34,5 +34,5 @@ def current(catalog: Catalog, release: str, stem: str, on: date) -> Profile:
 
 def _in(release: Release, stem: str) -> Profile | None:
     """The profile of this stem, or its successor; none: the release has neither."""
-    profiles = {one.stem: one for one in release.profiles}
+    profiles = {profile.stem: profile for profile in release.profiles}
     return profiles.get(stem) or profiles.get(release.retired.get(stem, ""))

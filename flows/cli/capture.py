@@ -106,7 +106,9 @@ def _asks(as_json: bool) -> bool:
 def _asked(captured: Captured) -> list[str]:
     """The environments of the home that a person wants to be taken, asked for one by one."""
     left = captured.capture.left
-    places = [one.name for one in left if (one.source, one.reason) == (Source.environment, Reason.not_chosen)]
+    places = [
+        change.name for change in left if (change.source, change.reason) == (Source.environment, Reason.not_chosen)
+    ]
     return [path for path in places if typer.confirm(f"Take what was asked for in {on_a_line(path)}, too?")]
 
 
@@ -134,7 +136,10 @@ def _show(captured: Captured, *, written: bool) -> None:
         for path, text in captured.files.items():
             out.print(path, style="bold", highlight=False)
             show_text(text)
-    rows = [(one.source.value, on_a_line(one.name), one.reason.value, on_a_line(one.why)) for one in made.left]
+    rows = [
+        (change.source.value, on_a_line(change.name), change.reason.value, on_a_line(change.why))
+        for change in made.left
+    ]
     if rows:
         show(tables.table("Not captured", ("what", "name", "reason", ""), rows[:SHOWN]))
     if len(rows) > SHOWN:
@@ -150,7 +155,7 @@ def _show_next(captured: Captured, name: str, proof: Proof | None) -> None:
     change = f"refit session change-profile {name} {profile} --release {release}"
     lines = [f"refit lock {release} --bundle {captured.capture.name}", f"refit build {release} --profile {profile}"]
     if proof and proof.lost:
-        rows = [(one.source.value, on_a_line(one.name)) for one in proof.lost]
+        rows = [(lost.source.value, on_a_line(lost.name)) for lost in proof.lost]
         show(tables.table(f"Not in the image that was built of it: {proof.image}", ("what", "name"), rows))
     elif proof:
         out.print(f"{profile} has all of it, and started on a copy of the home. The session moves there by:")

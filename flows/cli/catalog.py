@@ -139,7 +139,7 @@ def _show_image(profile: Profile, recipes: Catalog) -> None:
 
 
 def _pick(title: str, possible: Sequence[Option]) -> str:
-    rows = ((n, one.name, one.display, _from(one.size)) for n, one in enumerate(possible, 1))
+    rows = ((n, choice.name, choice.display, _from(choice.size)) for n, choice in enumerate(possible, 1))
     show(tables.table(f"Which {title}?", ("", "name", "what", "size"), rows))
     number = 0
     while not 1 <= number <= len(possible):

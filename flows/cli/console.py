@@ -107,8 +107,8 @@ def show_json_error(error: RefitError, **more: Any) -> None:
     """Print an error as the JSON document of a command that has none yet, with what there is beside it."""
     if not _shown:
         mistakes = [vars(mistake) for mistake in error.mistakes] if isinstance(error, Mistakes) else []
-        told = {"what": error.what, "why": error.why, "hint": error.hint, "mistakes": mistakes}
-        show_json({"error": told, **more})
+        fields = {"what": error.what, "why": error.why, "hint": error.hint, "mistakes": mistakes}
+        show_json({"error": fields, **more})
 
 
 def show_text(content: str | bytes) -> None:

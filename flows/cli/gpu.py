@@ -39,10 +39,10 @@ def list_gpus(as_json: Json = False) -> None:
     pool = Sessions.open(load()).gpus
     taken = pool.taken()
     gpus = [
-        Listed(gpu.name, tuple(gpu.nodes.values()), tuple(one for one in taken if one.gpu == gpu.name))
+        Listed(gpu.name, tuple(gpu.nodes.values()), tuple(seat for seat in taken if seat.gpu == gpu.name))
         for gpu in pool.gpus()
     ]
-    rows = ((one.gpu, ", ".join(one.nodes), "\n".join(map(_holder, one.taken)) or "free") for one in gpus)
+    rows = ((listed.gpu, ", ".join(listed.nodes), "\n".join(map(_holder, listed.taken)) or "free") for listed in gpus)
     show_data(as_json, gpus, tables.table("GPUs", ("GPU", "devices", "who has it"), rows))
 
 

@@ -74,7 +74,7 @@ class Group(_Verbs):
 
 def _only(verbs: Typer, name: str) -> Typer | None:
     """These verbs without all but one, as Typer takes milliseconds to read the parameters of each; none: not there."""
-    called = [one for one in verbs.registered_commands if _name(one) == name]
+    called = [command for command in verbs.registered_commands if _name(command) == name]
     if not called:
         return None
     alone = copy(verbs)

@@ -150,7 +150,9 @@ def list_kept(
     """List the snapshots of homes that moves have kept, because a person may have worked there since."""
     sessions = Sessions.open(load())
     snapshots = snapshots_of_moves.kept(sessions, Journal(sessions.store.database), name)
-    rows = ((one.session, one.id, f"{one.at:%Y-%m-%d %H:%M} UTC", one.why) for one in snapshots)
+    rows = (
+        (snapshot.session, snapshot.id, f"{snapshot.at:%Y-%m-%d %H:%M} UTC", snapshot.why) for snapshot in snapshots
+    )
     show_data(as_json, snapshots, tables.table("Snapshots", ("session", "snapshot", "from", "why"), rows))
 
 
@@ -236,7 +238,9 @@ def _show_scan(scanned: Scan) -> None:
         f"{scanned.files} files of {scanned.session} were read. On {tables.short(scanned.new)}: {scanned.verdict}.",
         highlight=False,
     )
-    _show_recipe("To run in the session after the move:", [line for one in scanned.findings for line in one.recipe])
+    _show_recipe(
+        "To run in the session after the move:", [line for finding in scanned.findings for line in finding.recipe]
+    )
 
 
 def _show_changes(report: HandMade) -> None:

@@ -56,16 +56,22 @@ def sign_images(
     publications = Publications(settings, registry=registry)
     images = candidates(registry, publications, image or (), profile or (), dated=everything)
     rows = (
-        (", ".join(one.tags), tables.short(one.digest), one.profile, one.refusal.doubt, "yes" if one.tested else "no")
-        for one in images
+        (
+            ", ".join(listed.tags),
+            tables.short(listed.digest),
+            listed.profile,
+            listed.refusal.doubt,
+            "yes" if listed.tested else "no",
+        )
+        for listed in images
     )
     show_data(as_json, images, tables.table("To be signed", ("tags", "digest", "profile", "is", "tested"), rows))
     if dry_run or not images or (not yes and (as_json or not sys.stdin.isatty())):
         return
     if not yes:
         typer.confirm("Sign them? Sessions can be made from them and moved to them then.", abort=True)
-    for one in images:
-        vouch(registry, publications, one)
+    for candidate in images:
+        vouch(registry, publications, candidate)
     if not as_json:
         out.print(f"{len(images)} images are signed.")
 
@@ -96,7 +102,10 @@ def list_revoked(as_json: Json = False) -> None:
     """List the images and keys that were revoked."""
     settings = load()
     revocations = Trust(settings, open_database(settings.database)).revocations()
-    rows = ((one.what, one.why, one.by, f"{one.at:%Y-%m-%d %H:%M} UTC") for one in revocations)
+    rows = (
+        (revocation.what, revocation.why, revocation.by, f"{revocation.at:%Y-%m-%d %H:%M} UTC")
+        for revocation in revocations
+    )
     show_data(as_json, revocations, tables.table("Revoked", ("what", "why", "by", "at"), rows))
 
 

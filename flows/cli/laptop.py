@@ -68,17 +68,17 @@ def log_in(
 
 
 def _awaited(url: str, begun: dict[str, Any]) -> str:
-    told = wait_until(
+    answer = wait_until(
         lambda: _post(url, device_code=begun["device_code"]),
-        enough=lambda told: told.get("error") != "authorization_pending",
+        enough=lambda reply: reply.get("error") != "authorization_pending",
         seconds=float(begun["expires_in"]),
         pause=float(begun["interval"]),
     )
-    if "access_token" in told:
-        return str(told["access_token"])
-    if told.get("error") != "authorization_pending":
+    if "access_token" in answer:
+        return str(answer["access_token"])
+    if answer.get("error") != "authorization_pending":
         raise RefitError(
-            "The login was not approved.", why=f"The answer was {told.get('error')}.", hint="log in again."
+            "The login was not approved.", why=f"The answer was {answer.get('error')}.", hint="log in again."
         )
     raise RefitError("Nobody has approved the code in time.", hint="log in again.")
 
@@ -87,7 +87,10 @@ def _awaited(url: str, begun: dict[str, Any]) -> str:
 def list_mine(as_json: Json = False) -> None:
     """List the sessions that you may use."""
     mine = ask("GET", "/sessions")
-    rows = ((one["name"], one["state"], one["profile"], one["owner"], _disk(one), _ahead(one)) for one in mine)
+    rows = (
+        (session["name"], session["state"], session["profile"], session["owner"], _disk(session), _ahead(session))
+        for session in mine
+    )
     if as_json:
         show_json(mine)
     else:
@@ -153,7 +156,7 @@ def choose_mode(
 def read_history(name: Name, as_json: Json = False) -> None:
     """List what happened to a session, newest first: moves, and who came in."""
     events = ask("GET", f"{path(name)}/history")
-    rows = ((when(one["at"]), one["kind"], one["by"], one["what"]) for one in events)
+    rows = ((when(event["at"]), event["kind"], event["by"], event["what"]) for event in events)
     if as_json:
         show_json(events)
     else:
@@ -166,10 +169,10 @@ def list_profiles(as_json: Json = False) -> None:
     offered = ask("GET", "/profiles")
     rows = (
         (
-            *(one["profile"], one["release"], one["by"] and f"{one['by']}, nobody else vouches for it"),
-            *(one["why_not"] or one["over_limit"], some(one["packages"], _MOST_NAMED)),
+            *(offer["profile"], offer["release"], offer["by"] and f"{offer['by']}, nobody else vouches for it"),
+            *(offer["why_not"] or offer["over_limit"], some(offer["packages"], _MOST_NAMED)),
         )
-        for one in offered
+        for offer in offered
     )
     if as_json:
         show_json(offered)
@@ -212,33 +215,33 @@ def act(name: str, verb: str, as_json: bool, given: dict[str, Any] | None = None
     Raises:
         RefitError: it isn't done.
     """
-    told = ask("POST", f"{path(name)}/{verb}", given)
-    if told["doing"] and not told["doing"]["ended"]:
-        told = wait_until(
-            lambda: ask("GET", path(name)), enough=lambda told: not told["doing"] or told["doing"]["ended"], pause=1
+    answer = ask("POST", f"{path(name)}/{verb}", given)
+    if answer["doing"] and not answer["doing"]["ended"]:
+        answer = wait_until(
+            lambda: ask("GET", path(name)), enough=lambda reply: not reply["doing"] or reply["doing"]["ended"], pause=1
         )
-    if told["doing"] and told["doing"]["problem"]:
-        raise RefitError(f"{name}: {told['doing']['problem']}", hint=told["doing"]["hint"])
-    show_session(told, as_json)
+    if answer["doing"] and answer["doing"]["problem"]:
+        raise RefitError(f"{name}: {answer['doing']['problem']}", hint=answer["doing"]["hint"])
+    show_session(answer, as_json)
 
 
-def show_session(told: dict[str, Any], as_json: bool) -> None:
+def show_session(session: dict[str, Any], as_json: bool) -> None:
     """Print a session as the API tells of it."""
     if as_json:
-        show_json(told)
+        show_json(session)
         return
-    row = (told["name"], told["state"], told["profile"], _disk(told), _ahead(told))
+    row = (session["name"], session["state"], session["profile"], _disk(session), _ahead(session))
     show(tables.table("", ("session", "state", "profile", "disk", "new image"), [row]))
-    if told["url"] and told["state"] == "running":
-        out.print(f"Open {_login()['url']}{told['url']}", highlight=False, soft_wrap=True)
+    if session["url"] and session["state"] == "running":
+        out.print(f"Open {_login()['url']}{session['url']}", highlight=False, soft_wrap=True)
 
 
-def _disk(told: dict[str, Any]) -> str:
-    return ", ".join(str(DiskUse(**one)) for one in told["disk"])
+def _disk(session: dict[str, Any]) -> str:
+    return ", ".join(str(DiskUse(**use)) for use in session["disk"])
 
 
-def _ahead(told: dict[str, Any]) -> str:
-    return str(told["update"]["when"]) if told["update"] else ""
+def _ahead(session: dict[str, Any]) -> str:
+    return str(session["update"]["when"]) if session["update"] else ""
 
 
 def path(name: str) -> str:
@@ -281,7 +284,7 @@ def _told(
     try:
         with outside.Client(True, trust_env=urlsplit(url).hostname not in _LOOPBACK) as client:
             answer = client.exchange(method, url, outside.Bounds(_BYTES, _SECONDS), headers=headers, content=content)
-        told = json.loads(answer.text)
+        problem = json.loads(answer.text)
     except (httpx.HTTPError, ValueError) as error:
         raise RefitError(
             "There is no Refit at that address, or it doesn't answer.",
@@ -289,11 +292,13 @@ def _told(
             hint="check the address with the person who runs it.",
         ) from None
     if answer.status >= 400 and fails:
-        advice = _ADVICE.get(str(told.get("code"))) or str(told.get("hint", "")) or hint
+        advice = _ADVICE.get(str(problem.get("code"))) or str(problem.get("hint", "")) or hint
         raise RefitError(
-            str(told.get("title", "The server refuses the request.")), why=str(told.get("detail", "")), hint=advice
+            str(problem.get("title", "The server refuses the request.")),
+            why=str(problem.get("detail", "")),
+            hint=advice,
         )
-    return told
+    return problem
 
 
 def _login() -> dict[str, str]:

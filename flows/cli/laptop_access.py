@@ -52,7 +52,7 @@ def create_mine(
 
 def _creation(server: str) -> dict[str, Any]:
     """How the session of a server is made, or was made last; empty: that isn't known."""
-    return next((one for one in ask("GET", "/creations") if one["server"] == server), {})
+    return next((creation for creation in ask("GET", "/creations") if creation["server"] == server), {})
 
 
 def _wait_for_creation(server: str, before: dict[str, Any], page: str) -> None:
@@ -63,16 +63,16 @@ def _wait_for_creation(server: str, before: dict[str, Any], page: str) -> None:
     """
 
     def begun() -> dict[str, Any]:
-        told = _creation(server)
-        return told if told.get("since") != before.get("since") else {}
+        creation = _creation(server)
+        return creation if creation.get("since") != before.get("since") else {}
 
     if not wait_until(begun, enough=bool, seconds=_BEGIN_SECONDS, pause=1):
         raise RefitError("The Hub hasn't begun to make the session yet.", hint=f"{page} shows what it does.")
-    told = wait_until(begun, enough=lambda told: not told or bool(told["ended"]), seconds=_MAKE_SECONDS, pause=1)
-    if told and not told["ended"]:
+    made = wait_until(begun, enough=lambda made: not made or bool(made["ended"]), seconds=_MAKE_SECONDS, pause=1)
+    if made and not made["ended"]:
         raise RefitError("The session isn't made yet.", hint=f"{page} shows what the Hub does.")
-    if told.get("problem"):
-        raise RefitError(f"The session wasn't made. {told['problem']}", hint=told["hint"])
+    if made.get("problem"):
+        raise RefitError(f"The session wasn't made. {made['problem']}", hint=made["hint"])
 
 
 @app.command("share")
@@ -102,7 +102,7 @@ def share_mine(
 def list_shares(name: Name, as_json: Json = False) -> None:
     """List the people, groups and links that a session is shared with."""
     shares = ask("GET", f"{path(name)}/shares")
-    rows = ((one["kind"], one["subject"], when(one["until"]), when(one["came_in"])) for one in shares)
+    rows = ((share["kind"], share["subject"], when(share["until"]), when(share["came_in"])) for share in shares)
     _table("Shares", shares, ("kind", "with", "until", "came in last"), rows, as_json)
 
 
@@ -138,7 +138,7 @@ def take_snapshot(
 def list_snapshots(name: Name, as_json: Json = False) -> None:
     """List the snapshots of a session, newest first."""
     kept = ask("GET", f"{path(name)}/snapshots")
-    rows = ((one["name"], when(one["at"]), one["kind"]) for one in kept)
+    rows = ((entry["name"], when(entry["at"]), entry["kind"]) for entry in kept)
     _table("Snapshots", kept, ("name", "at", "why"), rows, as_json)
 
 
@@ -151,7 +151,7 @@ def remove_snapshot(
 ) -> None:
     """Remove a snapshot for good, and wait for it."""
     kept = ask("GET", f"{path(name)}/snapshots")
-    chosen = next((one["name"] for one in kept if snapshot in (one["name"], one["id"])), snapshot)
+    chosen = next((entry["name"] for entry in kept if snapshot in (entry["name"], entry["id"])), snapshot)
     if not yes:
         typer.confirm(f"Nobody can go back to it afterwards. Remove {chosen}?", abort=True)
     act(name, "snapshots/remove", as_json, {"snapshot": snapshot, "confirm": chosen})
@@ -191,13 +191,13 @@ def compare(
 ) -> None:
     """Show what has changed in a session's home and volumes since a snapshot."""
     asked = urlencode({"snapshot": snapshot, "contents": str(contents).lower()})
-    told = ask("GET", f"{path(name)}/snapshots/differences?{asked}")
+    comparison = ask("GET", f"{path(name)}/snapshots/differences?{asked}")
     if as_json:
-        show_json(told)
+        show_json(comparison)
         return
-    show_text("\n".join(told["changes"]) or "Nothing has changed since.")
-    if told["more"]:
-        out.print(f"and {told['more']} more.")
+    show_text("\n".join(comparison["changes"]) or "Nothing has changed since.")
+    if comparison["more"]:
+        out.print(f"and {comparison['more']} more.")
 
 
 @app.command("clone")
@@ -262,9 +262,9 @@ def configure_ssh(
 ) -> None:
     """Print a script by which your ssh reaches all of your sessions, as NAME.refit; or write its files at once."""
     asked = urlencode({"host": host, "port": port, "forward_agent": str(forward_agent).lower()})
-    told = ask("GET", f"/ssh-config?{asked}")
+    answer = ask("GET", f"/ssh-config?{asked}")
     # The lines are made here: some of those that ssh understands would run a program on this machine.
-    way = client_files.told(told["host"], told["port"], told["key"], told["keys"], told.get("authority", ""))
+    way = client_files.told(answer["host"], answer["port"], answer["key"], answer["keys"], answer.get("authority", ""))
     files = way.files(forward_agent=forward_agent)
     if write:
         for file in client_files.write(files, Path.home() / ".ssh"):
@@ -282,12 +282,12 @@ def _subject(person: str, group: str, code: str) -> tuple[str, str]:
 
 
 def _keys(keys: list[dict[str, Any]], as_json: bool) -> None:
-    rows = ((one["title"], one["fingerprint"], when(one["added"])) for one in keys)
+    rows = ((key["title"], key["fingerprint"], when(key["added"])) for key in keys)
     _table("Keys", keys, ("title", "fingerprint", "since"), rows, as_json)
 
 
-def _table(title: str, told: Any, columns: tuple[str, ...], rows: Any, as_json: bool) -> None:
+def _table(title: str, answer: Any, columns: tuple[str, ...], rows: Any, as_json: bool) -> None:
     if as_json:
-        show_json(told)
+        show_json(answer)
     else:
         show(tables.table(title, columns, rows))

@@ -36,17 +36,26 @@ def steer(
     _show(ask("POST", "/rollouts", {"image": image, "step": step}), as_json)
 
 
-def _show(told: dict[str, Any], as_json: bool) -> None:
+def _show(overview: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        show_json(told)
+        show_json(overview)
         return
-    for one in told["rollouts"]:
-        waves = ", ".join(f"{wave['title']}: {wave['moved']} moved, {wave['left']} left" for wave in one["waves"])
-        can = ", ".join(one["steps"])
-        out.print(f"{short(one['image'])}  {one['profile']} of {one['release']}: {one['state']}", highlight=False)
+    for rollout in overview["rollouts"]:
+        waves = ", ".join(f"{wave['title']}: {wave['moved']} moved, {wave['left']} left" for wave in rollout["waves"])
+        can = ", ".join(rollout["steps"])
+        out.print(
+            f"{short(rollout['image'])}  {rollout['profile']} of {rollout['release']}: {rollout['state']}",
+            highlight=False,
+        )
         out.print(f"    {waves or 'no waves yet'}{f'; can be: {can}' if can else ''}", highlight=False)
     rows = (
-        (one["session"], one["owner"], short(one["image"]), "behind" if one["behind"] else "", one["why"])
-        for one in told["sessions"]
+        (
+            session["session"],
+            session["owner"],
+            short(session["image"]),
+            "behind" if session["behind"] else "",
+            session["why"],
+        )
+        for session in overview["sessions"]
     )
     show(tables.table("Sessions", ("session", "owner", "image", "newest", "why"), rows))

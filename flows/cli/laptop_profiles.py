@@ -67,19 +67,19 @@ def build_own(
     """
     plain = folder.absolute().name.lstrip("0123456789").lstrip("-")
     given = {"name": name or plain, "archive": archived(folder), "ide": ide, "os": system, "release": release}
-    told = ask("POST", "/own-profiles/build", given)
+    answer = ask("POST", "/own-profiles/build", given)
     if wait:
-        told = _followed(told, quiet=as_json)
-        _heard([told])
+        answer = _followed(answer, quiet=as_json)
+        _heard([answer])
     if as_json:
-        show_json(told)
-        raise typer.Exit(0 if not wait or told["state"] == "built" else 1)
+        show_json(answer)
+        raise typer.Exit(0 if not wait or answer["state"] == "built" else 1)
     if not wait:
-        out.print(f"Its build waits. `refit mine build-log {told['name']}` shows how far it is.", highlight=False)
-    elif told["state"] == "built":
-        out.print(f"  refit mine create {told['profile']} {told['release']}", highlight=False)
+        out.print(f"Its build waits. `refit mine build-log {answer['name']}` shows how far it is.", highlight=False)
+    elif answer["state"] == "built":
+        out.print(f"  refit mine create {answer['profile']} {answer['release']}", highlight=False)
     else:
-        _end(told)
+        _end(answer)
 
 
 def archived(folder: Path) -> str:
@@ -112,7 +112,7 @@ def _followed(begun: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
 
     def look() -> dict[str, Any]:
         nonlocal start, before
-        own = next((one for one in ask("GET", "/own-profiles") if one["name"] == name), None)
+        own = next((profile for profile in ask("GET", "/own-profiles") if profile["name"] == name), None)
         if own is None:
             raise RefitError(f"The profile {on_a_line(name)} was removed meanwhile.", hint="send its folder again.")
         if own["state"] == "waiting":
@@ -133,30 +133,30 @@ def _followed(begun: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
 
 def _heard(own: list[dict[str, Any]]) -> None:
     """Let those builds be news no more whose end was just told."""
-    if news := [one["news"] for one in own if one.get("news")]:  # an older Refit there knows of none
+    if news := [profile["news"] for profile in own if profile.get("news")]:  # an older Refit there knows of none
         ask("POST", "/own-profiles/seen", {"until": max(news, key=datetime.fromisoformat)})
 
 
-def _end(told: dict[str, Any]) -> None:
+def _end(build: dict[str, Any]) -> None:
     """Say why there is no image."""
-    if told["state"] == "killed":
+    if build["state"] == "killed":
         raise RefitError("The build was ended before its time.", hint="send it again.")
-    raise RefitError("It wasn't built.", why=told["problem"], hint="mend the folder, and send it again.")
+    raise RefitError("It wasn't built.", why=build["problem"], hint="mend the folder, and send it again.")
 
 
 @app.command("build-log")
 def read_log(name: Own, as_json: Json = False) -> None:
     """Print the log of the last build of a profile of yours, as far as it is."""
-    start, text, told = 0, "", dict[str, Any]()
-    while (not told or told["next"] != start) and len(text) < _LONGEST_LOG:
-        start = told.get("next", 0)
-        told = ask("GET", f"/own-profiles/log?{urlencode({'name': name, 'start': start})}")
-        text += told["text"]
+    start, text, answer = 0, "", dict[str, Any]()
+    while (not answer or answer["next"] != start) and len(text) < _LONGEST_LOG:
+        start = answer.get("next", 0)
+        answer = ask("GET", f"/own-profiles/log?{urlencode({'name': name, 'start': start})}")
+        text += answer["text"]
     if as_json:
-        show_json({**told, "text": text})
+        show_json({**answer, "text": text})
         return
     out.print(printable(text), end="", highlight=False, soft_wrap=True)
-    out.print(f"State: {told['state']}.", highlight=False)
+    out.print(f"State: {answer['state']}.", highlight=False)
 
 
 @app.command("offer")
@@ -195,13 +195,13 @@ def _show(own: list[dict[str, Any]], as_json: bool) -> None:
         return
     rows = (
         (
-            one["profile"],
-            f"{one['state']}, new" if one.get("news") else one["state"],
-            one["at"] or "",
-            ", ".join(one["groups"] + one["people"]),
-            _brief(one["problem"]),
+            profile["profile"],
+            f"{profile['state']}, new" if profile.get("news") else profile["state"],
+            profile["at"] or "",
+            ", ".join(profile["groups"] + profile["people"]),
+            _brief(profile["problem"]),
         )
-        for one in own
+        for profile in own
     )
     show(tables.table("Your own profiles", ("profile", "build", "at", "for", ""), rows))
 

@@ -157,8 +157,8 @@ def main() -> None:
 
 
 def _tell_of_elsewhere() -> None:
-    if told := elsewhere.after_failure(sys.argv[1:]):
-        err.print(told, highlight=False, soft_wrap=True)
+    if advice := elsewhere.after_failure(sys.argv[1:]):
+        err.print(advice, highlight=False, soft_wrap=True)
 
 
 def _wants_json(words: Sequence[str]) -> bool:

@@ -94,10 +94,10 @@ def show_plan(
     planned = plan_migration(session or [], to, load(), origin)
     show_data(as_json, planned, session_tables.migration(planned))
     if not as_json:
-        about = [(line.session, told) for line in planned for told in (line.machine, line.home) if told]
-        for told in dict.fromkeys(told for _, told in about):
-            names = [name for name, its in about if its == told]
-            out.print(f"{some(names)}: {told}.", highlight=False, soft_wrap=True)
+        about = [(line.session, note) for line in planned for note in (line.machine, line.home) if note]
+        for sentence in dict.fromkeys(note for _, note in about):
+            names = [name for name, note in about if note == sentence]
+            out.print(f"{some(names)}: {sentence}.", highlight=False, soft_wrap=True)
 
 
 @app.command("status")
@@ -123,7 +123,7 @@ def _watch(look: Callable[[], Fleet]) -> None:
         def show_once() -> bool:
             fleet = look()
             screen.update(Group(*session_tables.of_fleet(fleet)), refresh=True)
-            return all(one.over for one in fleet.rollouts)
+            return all(rollout.over for rollout in fleet.rollouts)
 
         wait_until(show_once, pause=WATCH_SECONDS)
 

@@ -71,7 +71,10 @@ def lint(
     except documents.Mistakes as error:
         if not as_json:
             raise
-        mistakes = [{"file": one.file, "line": one.line, "what": one.what, "hint": one.hint} for one in error.mistakes]
+        mistakes = [
+            {"file": mistake.file, "line": mistake.line, "what": mistake.what, "hint": mistake.hint}
+            for mistake in error.mistakes
+        ]
     if as_json:
         show_json({"bundle": wish.name, "mistakes": mistakes})
         raise typer.Exit(1 if mistakes else 0)
@@ -132,11 +135,11 @@ def list_profiles(
     """List the profiles of people's own: whose, who else may start them, how their last builds went, and the queue."""
     records = own_profiles.OwnProfiles(open_database(load().database))
     builds, queue, rows, cells = records.last_builds(), records.builds(), [], []
-    asked = {one.bundle for one in BuildRequests(records.database).all() if one.begun is None}
+    asked = {request.bundle for request in BuildRequests(records.database).all() if request.begun is None}
     for own in records.all(owner):
         last = builds.get(own.bundle)
         built, problem = (last.ended, last.problem) if last else (None, "")
-        told = {
+        outcome = {
             "profile": own.profile,
             "owner": own.owner,
             "release": own.release,
@@ -146,7 +149,7 @@ def list_profiles(
         state = {None: "", False: "waits", True: "is built"}[
             queue.get(own.bundle, False if own.bundle in asked else None)
         ]
-        rows.append({**told, "given": own.at, "built": built, "problem": problem, "state": state})
+        rows.append({**outcome, "given": own.at, "built": built, "problem": problem, "state": state})
         shown = str(built.date()) if built else ""
         cells.append(
             (own.profile, own.owner, ", ".join((*own.offered, *own.people)), shown, state, on_a_line(problem)[:SHOWN])

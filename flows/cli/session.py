@@ -103,8 +103,8 @@ def _with_others(
     seen, problems = Others(settings).see(besides={status.session.name for status in own})
     for problem in problems:
         err.print(str(problem), highlight=False)
-    owners = {one.session.name: one.trouble or owner_of(one.session) for one in seen}
-    return (*own, *(one.status for one in seen)), {**urls, **owners}
+    owners = {owned.session.name: owned.trouble or owner_of(owned.session) for owned in seen}
+    return (*own, *(owned.status for owned in seen)), {**urls, **owners}
 
 
 def _all_sessions(settings: Settings) -> tuple[Sequence[Status], Mapping[str, str]]:
@@ -121,8 +121,8 @@ def show_session(name: SessionName, as_json: Json = False) -> None:
         show_json(sessions.show(name))
     else:
         _show_session(sessions, name)
-        if told := shutdown_notice.aftermath(Journal(open_database(load().database)), name):
-            out.print(f"Its last move. {told}", highlight=False)
+        if ended := shutdown_notice.aftermath(Journal(open_database(load().database)), name):
+            out.print(f"Its last move. {ended}", highlight=False)
 
 
 @app.command("start")
@@ -156,7 +156,7 @@ def recover_sessions(as_json: Json = False) -> None:
     show_data(as_json, results, session_tables.recovered(results))
     for name in removed:
         err.print(f"{name} is removed: the copy with which it was to begin is incomplete.", highlight=False)
-    if any(one.problem for one in results):
+    if any(result.problem for result in results):
         raise typer.Exit(1)
 
 

@@ -75,18 +75,18 @@ def rollouts(rollouts: Iterable[RolloutLine]) -> Table:
     """How rollouts go, a line for each wave."""
     rows = (
         (
-            short(one.image),
-            f"{one.profile} {one.release}",
-            "complete" if one.complete else one.way,
-            f"{one.begun:%Y-%m-%d %H:%M} UTC",
+            short(rollout.image),
+            f"{rollout.profile} {rollout.release}",
+            "complete" if rollout.complete else rollout.way,
+            f"{rollout.begun:%Y-%m-%d %H:%M} UTC",
             wave.title,
             wave.moved,
             wave.failed,
             wave.left,
             wave.health.text if wave.health else "",
         )
-        for one in rollouts
-        for wave in one.waves
+        for rollout in rollouts
+        for wave in rollout.waves
     )
     columns = ("image", "profile", "state", "begun", "wave", "moved", "failed", "left", "what it says")
     return table("Rollouts", columns, rows)
@@ -96,15 +96,15 @@ def fleet(sessions: Iterable[SessionLine]) -> Table:
     """Sessions with their images, those that are behind, and why."""
     rows = (
         (
-            one.session,
-            short(one.image),
-            short(one.newest),
-            "overdue" if one.overdue else "behind" if one.newest not in ("", one.image) else "",
-            one.at and f"{one.at:%Y-%m-%d %H:%M} UTC",
-            one.deadline and f"{one.deadline:%Y-%m-%d %H:%M} UTC",
-            one.why,
+            line.session,
+            short(line.image),
+            short(line.newest),
+            "overdue" if line.overdue else "behind" if line.newest not in ("", line.image) else "",
+            line.at and f"{line.at:%Y-%m-%d %H:%M} UTC",
+            line.deadline and f"{line.deadline:%Y-%m-%d %H:%M} UTC",
+            line.why,
         )
-        for one in sessions
+        for line in sessions
     )
     return table("Sessions", ("session", "on", "newest", "", "moves", "deadline", "why"), rows)
 
@@ -154,7 +154,7 @@ def had(session: Session) -> Iterator[str]:
 
 def sessions(listed: Iterable[Status], urls: Mapping[str, str], room: int) -> Table:
     """All sessions, with their URLs only where a line of so many characters has room for them beside whole names."""
-    columns, rows = ("session", "state", "profile", "image", "url"), [session_row(one, urls) for one in listed]
+    columns, rows = ("session", "state", "profile", "image", "url"), [session_row(status, urls) for status in listed]
     kept = len(columns) if whole_width(columns, rows) <= room else -1
     return table("Sessions", columns[:kept], [row[:kept] for row in rows])
 
@@ -169,12 +169,12 @@ def recovered(results: Iterable[Recovered]) -> Table:
     """Sessions that had lost their records."""
     rows = (
         (
-            one.session,
-            one.container or "a home alone",
-            "runs" if one.runs else "stopped" if one.container else "",
-            one.problem or (f"beside it, stopped: {', '.join(one.others)}, from moves" if one.others else ""),
+            result.session,
+            result.container or "a home alone",
+            "runs" if result.runs else "stopped" if result.container else "",
+            result.problem or (f"beside it, stopped: {', '.join(result.others)}, from moves" if result.others else ""),
         )
-        for one in results
+        for result in results
     )
     return table("Sessions that are on record again", ("session", "container", "state", "what"), rows)
 
@@ -187,9 +187,15 @@ def activity(seen: Iterable[Seen], idle_state_hours: float) -> Table:
         Verdict.busy: "no",
     }
 
-    def row(one: Seen) -> Sequence[str]:
-        free = free_for[one.verdict]
-        return (one.session, one.verdict, f"{one.since:%Y-%m-%d %H:%M} UTC", free, "\n".join(map(str, one.evidence)))
+    def row(activity: Seen) -> Sequence[str]:
+        free = free_for[activity.verdict]
+        return (
+            activity.session,
+            activity.verdict,
+            f"{activity.since:%Y-%m-%d %H:%M} UTC",
+            free,
+            "\n".join(map(str, activity.evidence)),
+        )
 
     return table("Activity", ("session", "verdict", "since", "interruptible", "evidence"), map(row, seen))
 

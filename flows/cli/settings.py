@@ -60,8 +60,13 @@ def show_settings(
         return
     chosen = [line for line in lines(settings.load()) if name in line.name]
     rows = (
-        (one.name, _text(one.here) if one.here != one.default else "", _text(one.default), one.meaning)
-        for one in chosen
+        (
+            setting.name,
+            _text(setting.here) if setting.here != setting.default else "",
+            _text(setting.default),
+            setting.meaning,
+        )
+        for setting in chosen
     )
     show_data(as_json, chosen, tables.table("Settings", ("setting", "here", "default", "meaning"), rows))
 
@@ -109,9 +114,9 @@ def _plain(value: Any) -> Any:
         case BaseModel():
             return value.model_dump(mode="json")
         case Mapping():
-            return {str(key): _plain(one) for key, one in value.items()}
+            return {str(key): _plain(part) for key, part in value.items()}
         case list() | tuple():
-            return [_plain(one) for one in value]
+            return [_plain(part) for part in value]
         case None | bool() | int() | float():
             return value
         case _:
@@ -123,7 +128,7 @@ def _text(value: Any) -> str:
         case {"first": first, "last": last}:
             return f"{first}-{last}"
         case Mapping():
-            return ", ".join(f"{key}: {_text(one)}" for key, one in value.items())
+            return ", ".join(f"{key}: {_text(part)}" for key, part in value.items())
         case list():
             return ", ".join(map(_text, value))
         case None | bool():

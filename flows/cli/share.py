@@ -56,7 +56,8 @@ def shares(name: Name, as_json: Json = False) -> None:
     sharing = Sharing.open(hub_settings())
     listed = sharing.shares(sharing.session(name))
     rows = (
-        (one.kind, one.subject, one.by, _moment(one.at), _moment(one.until), _moment(one.came_in)) for one in listed
+        (share.kind, share.subject, share.by, _moment(share.at), _moment(share.until), _moment(share.came_in))
+        for share in listed
     )
     columns = ("kind", "with", "by", "since (UTC)", "until", "seen last")
     show_data(as_json, listed, tables.table("Shares", columns, rows))

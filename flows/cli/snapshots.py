@@ -56,8 +56,8 @@ def take(
     """Take a snapshot of a session's home and volumes, while it runs or not: in the pool at once, elsewhere a copy."""
     sessions = Sessions.open(load())
     if not as_json and (cost := snapshot_actions.cost(sessions, name)):
-        told = f"The home isn't in a pool (`refit home pool`): {megabytes(cost)} are copied."
-        out.print(told, highlight=False)
+        warning = f"The home isn't in a pool (`refit home pool`): {megabytes(cost)} are copied."
+        out.print(warning, highlight=False)
         if not yes and cost > ASKED:
             typer.confirm("Go on?", abort=True)
     with screen.showing(err):
@@ -198,10 +198,10 @@ def _agrees(foreseen: Foreseen) -> bool:
 
 def _bring_back(name: str, snapshot: str, only: Sequence[str], to: str) -> None:
     with screen.showing(err):
-        told = snapshot_actions.bring_back(Sessions.open(load()), name, snapshot, only, caller(), to=to)
+        outcome = snapshot_actions.bring_back(Sessions.open(load()), name, snapshot, only, caller(), to=to)
     out.print(f"{some(only)} of {snapshot} is in {to or 'place'}.", highlight=False)
-    if told:
-        out.print(f"{told[0].upper()}{told[1:]}.", highlight=False)
+    if outcome:
+        out.print(f"{outcome[0].upper()}{outcome[1:]}.", highlight=False)
 
 
 def _refuse_without(**options: bool) -> None:
@@ -221,8 +221,8 @@ def _show_foreseen(foreseen: Foreseen, as_json: bool) -> None:
         if foreseen.image == foreseen.session.image
         else f"gets the image {tables.short(foreseen.image)}"
     )
-    told = f"{foreseen.session.name} goes back to {foreseen.snapshot.name}, and {image}."
-    out.print(f"{told} All that is listed becomes what it was; as it is now, the home becomes a snapshot.")
+    sentence = f"{foreseen.session.name} goes back to {foreseen.snapshot.name}, and {image}."
+    out.print(f"{sentence} All that is listed becomes what it was; as it is now, the home becomes a snapshot.")
     if foreseen.cost:
         out.print(f"The cost: {foreseen.cost}.", highlight=False)
     if foreseen.work:
@@ -241,15 +241,15 @@ def _show_changes(changes: Sequence[str]) -> None:
 def _table(snapshots: Iterable[Listed]) -> Table:
     rows = (
         (
-            one.snapshot.name,
-            f"{one.snapshot.at:%Y-%m-%d %H:%M} UTC",
-            f"{one.snapshot.by}, {one.snapshot.kind.text}" if one.snapshot.by else one.snapshot.kind.text,
-            tables.short(one.snapshot.image),
-            "" if one.size is None else megabytes(one.size, 1),
-            in_few_words(one.changed),
-            one.snapshot.note,
+            listed.snapshot.name,
+            f"{listed.snapshot.at:%Y-%m-%d %H:%M} UTC",
+            f"{listed.snapshot.by}, {listed.snapshot.kind.text}" if listed.snapshot.by else listed.snapshot.kind.text,
+            tables.short(listed.snapshot.image),
+            "" if listed.size is None else megabytes(listed.size, 1),
+            in_few_words(listed.changed),
+            listed.snapshot.note,
         )
-        for one in snapshots
+        for listed in snapshots
     )
     return tables.table("Snapshots", ("snapshot", "from", "by", "image", "size", "changed since", "note"), rows)
 

@@ -100,13 +100,13 @@ def _keys() -> PersonKeys:
 def _show(keys: tuple[PersonKey, ...], as_json: bool) -> None:
     shown: list[dict[str, Any]] = [
         {
-            "person": one.person,
-            "comment": one.key.comment,
-            "kind": one.key.kind,
-            "fingerprint": one.key.fingerprint,
-            "added": one.added.isoformat(),
+            "person": registered.person,
+            "comment": registered.key.comment,
+            "kind": registered.key.kind,
+            "fingerprint": registered.key.fingerprint,
+            "added": registered.added.isoformat(),
         }
-        for one in keys
+        for registered in keys
     ]
-    rows = ((one["person"], one["comment"], one["kind"], one["fingerprint"]) for one in shown)
+    rows = ((key["person"], key["comment"], key["kind"], key["fingerprint"]) for key in shown)
     show_data(as_json, shown, tables.table("Keys", ("person", "comment", "kind", "fingerprint"), rows))

@@ -68,8 +68,13 @@ def installed(name: SessionName, as_json: Json = False) -> None:
     sessions.store.session(name)
     packages = sessions.packages.store.of(name)
     rows = (
-        (one.name, one.by, f"{one.at:%Y-%m-%d %H:%M} UTC", "" if one.finished else "not finished: install it again")
-        for one in packages
+        (
+            package.name,
+            package.by,
+            f"{package.at:%Y-%m-%d %H:%M} UTC",
+            "" if package.finished else "not finished: install it again",
+        )
+        for package in packages
     )
     show_data(as_json, packages, tables.table("System packages", ("name", "by", "at", ""), rows))
 

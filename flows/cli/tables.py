@@ -135,15 +135,15 @@ def releases(branches: Iterable[ReleaseBranch], today: date) -> Table:
     """Releases, and how long they are supported."""
     rows = (
         (
-            one.release,
-            "branch" if one.branch else "catalog",
-            "mistakes" if one.file is None else "supported" if one.is_supported(today) else "ended",
-            one.file and (one.file.supported_until or "for ever"),
-            one.file and (one.file.nightly or "none"),
-            one.file and len(one.file.profiles),
-            one.problem,
+            branch.release,
+            "branch" if branch.branch else "catalog",
+            "mistakes" if branch.file is None else "supported" if branch.is_supported(today) else "ended",
+            branch.file and (branch.file.supported_until or "for ever"),
+            branch.file and (branch.file.nightly or "none"),
+            branch.file and len(branch.file.profiles),
+            branch.problem,
         )
-        for one in branches
+        for branch in branches
     )
     columns = ("release", "in", "state", "supported until", "nights (UTC)", "profiles", "what")
     return table("Releases", columns, rows)

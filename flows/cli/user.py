@@ -66,8 +66,13 @@ def list_people(as_json: Json = False) -> None:
     """List the people who have an account, with their servers."""
     people = HubClient(hub_settings()).people()
     rows = (
-        (one.name, "yes" if one.admin else "", str(sum(one.servers.values())), one.last_seen[:16].replace("T", " "))
-        for one in people
+        (
+            person.name,
+            "yes" if person.admin else "",
+            str(sum(person.servers.values())),
+            person.last_seen[:16].replace("T", " "),
+        )
+        for person in people
     )
     show_data(as_json, people, tables.table("People", ("name", "admin", "running", "last seen (UTC)"), rows))
 
@@ -77,12 +82,12 @@ def remove(name: Person, yes: Yes = False) -> None:
     """Stop a person's sessions and remove their account; sessions and homes stay, and can be given to others."""
     settings = hub_settings()
     hub = HubClient(settings)
-    person = next((one for one in hub.people() if one.name == name), None)
-    if person is None:
+    account = next((account for account in hub.people() if account.name == name), None)
+    if account is None:
         raise RefitError(f"Nobody called {name!r} has an account.", hint="`refit user list` shows who has one.")
     if not yes:
         typer.confirm(f"Stop the sessions of {name!r} and remove the account?", abort=True)
-    for server in [server for server, runs in person.servers.items() if runs]:
+    for server in [server for server, runs in account.servers.items() if runs]:
         hub.stop(name, server)
     _wait_until_stopped(hub, name)
     hub.remove(name)
@@ -92,7 +97,7 @@ def remove(name: Person, yes: Yes = False) -> None:
 
 def _wait_until_stopped(hub: HubClient, name: str) -> None:
     def stopped() -> bool:
-        return not any(runs for one in hub.people() if one.name == name for runs in one.servers.values())
+        return not any(runs for person in hub.people() if person.name == name for runs in person.servers.values())
 
     if not wait_until(stopped, seconds=_END_SECONDS, pause=_POLL_SECONDS):
         raise RefitError(f"A session of {name} doesn't stop.", hint="`refit session list` shows it; try again.")

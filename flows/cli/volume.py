@@ -74,7 +74,7 @@ def add_volume(
 ) -> None:
     """Add volumes to a stopped session; its container is made anew when it starts."""
     had = reconfigure.add_volumes(Sessions.open(load()), session, read_wanted(volume)).volumes
-    out.print(f"{session} has {', '.join(f'{one.name} at {one.path}' for one in had)}.", highlight=False)
+    out.print(f"{session} has {', '.join(f'{mounted.name} at {mounted.path}' for mounted in had)}.", highlight=False)
 
 
 @app.command("rm")

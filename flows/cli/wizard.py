@@ -49,7 +49,7 @@ def answer(
             continue
         if sizes and pick and len(possible) > 1:
             smallest = _smallest(recipes, answers, question, sizes)
-            possible = tuple(replace(one, size=smallest.get(one.name)) for one in possible)
+            possible = tuple(replace(choice, size=smallest.get(choice.name)) for choice in possible)
         answers[question] = possible[0].name if len(possible) == 1 else _picked(question, title, possible, pick)
     return answers
 
@@ -57,9 +57,9 @@ def answer(
 def _smallest(recipes: Catalog, answers: Mapping[str, str], question: str, sizes: Sizes) -> dict[str, int]:
     """Possible answer → how large the smallest image is that it leaves (bytes), of those of which that is known."""
     measured = [
-        (one[question], sizes[stem])
-        for one in choices.possible(recipes, answers)
-        if (stem := choices.choice(one).stem) in sizes
+        (choice[question], sizes[stem])
+        for choice in choices.possible(recipes, answers)
+        if (stem := choices.choice(choice).stem) in sizes
     ]
     return dict(sorted(measured, key=lambda pair: pair[1], reverse=True))
 
@@ -113,7 +113,7 @@ def stands_in(release: Release, profile: Profile) -> bool:
     Raises:
         RefitError: it has the same one with another level of CUDA, and an image's tag doesn't tell levels apart.
     """
-    there = next((one for one in release.profiles if one.stem == profile.stem), None)
+    there = next((shipped for shipped in release.profiles if shipped.stem == profile.stem), None)
     if there and there.cuda_level != profile.cuda_level:
         raise RefitError(
             f"Release {release.name} has {there.stem} already, with CUDA {there.cuda_level}.",

@@ -128,8 +128,8 @@ def installed(engine: Engine, session: Session) -> Installed:
     """
     script = _SCRIPT.read_text(encoding="utf-8")
     try:
-        told = engine.execute(session.container, _PYTHON, stdin=script, limit=LOOK_SECONDS, most=MOST_TOLD)
-        return _INSTALLED.validate_json(told)
+        output = engine.execute(session.container, _PYTHON, stdin=script, limit=LOOK_SECONDS, most=MOST_TOLD)
+        return _INSTALLED.validate_json(output)
     except (command.ProgramFailed, ValidationError) as error:
         said = error.tail if isinstance(error, command.ProgramFailed) else str(error)
         raise RefitError(
@@ -151,9 +151,9 @@ def content(engine: Engine, session: Session, path: str) -> bytes:
             hint="take a file below /etc or /usr/local whose path has letters, digits and ._+- alone.",
         )
     call = ("python3", "-I", "-B", "-c", _CONTENT, path)
-    told = engine.execute(session.container, call, limit=LOOK_SECONDS, most=2 * MOST_FILE)
+    output = engine.execute(session.container, call, limit=LOOK_SECONDS, most=2 * MOST_FILE)
     try:
-        return b64decode(told)
+        return b64decode(output)
     except binascii.Error as error:
         raise RefitError(f"{path} can't be read in the session.", why=str(error)) from None
 

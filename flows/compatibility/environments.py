@@ -106,7 +106,7 @@ def remake(engine: Engine, session: Session) -> tuple[Remade, ...]:
 
 def told(remade: Sequence[Remade]) -> str:
     """The same for their person, a line for each. Pure."""
-    return "\n".join(on_a_line(str(one)) for one in remade)
+    return "\n".join(on_a_line(str(environment)) for environment in remade)
 
 
 def _is_of_another(place: Place, python: str) -> bool:
@@ -168,10 +168,10 @@ def _install(
 
 def _there(engine: Engine, session: Session, path: str, until: float) -> dict[str, str]:
     try:
-        told = _THERE.validate_json(_run(engine, session, _LIST, until + 60, path))
+        present = _THERE.validate_json(_run(engine, session, _LIST, until + 60, path))
     except (RefitError, ValidationError):
         return {}
-    return {str(canonicalize_name(name)): version for name, version in told.items()}
+    return {str(canonicalize_name(name)): version for name, version in present.items()}
 
 
 def _run(engine: Engine, session: Session, script: str, until: float, *arguments: str) -> str:

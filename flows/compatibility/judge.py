@@ -190,12 +190,17 @@ def _at(path: str) -> str:
 
 
 def _installing(pip: str, group: Group) -> Iterator[str]:
-    exact = [f"{one.name}=={one.version}" for one in group.distributions if not one.elsewhere and one.name not in _PIP]
+    exact = [
+        f"{distribution.name}=={distribution.version}"
+        for distribution in group.distributions
+        if not distribution.elsewhere and distribution.name not in _PIP
+    ]
     if exact:
         yield f"{pip} {' '.join(map(quote, exact))}"
-    for one in group.distributions:
-        if one.elsewhere:
-            yield f"# {one.name} {one.version} came from a folder or a repository: install it from there"
+    for distribution in group.distributions:
+        if distribution.elsewhere:
+            name = f"{distribution.name} {distribution.version}"
+            yield f"# {name} came from a folder or a repository: install it from there"
 
 
 _PIP = frozenset({"pip", "setuptools", "wheel"})
@@ -306,9 +311,9 @@ def _first(folder: str, program: str, home: Home, image: Image) -> bool:
 def _twice(group: Group, image: Image) -> Iterator[Finding]:
     own = {canonicalize_name(name): version for name, version in image.distributions.items()}
     both = [
-        f"{one.name} {one.version} (the image's: {own[canonicalize_name(one.name)]})"
-        for one in group.distributions
-        if own.get(canonicalize_name(one.name), one.version) != one.version
+        f"{distribution.name} {distribution.version} (the image's: {own[canonicalize_name(distribution.name)]})"
+        for distribution in group.distributions
+        if own.get(canonicalize_name(distribution.name), distribution.version) != distribution.version
     ]
     if both:
         whose = "those in the home" if image.user_wins else "those of the image"

@@ -66,8 +66,8 @@ def main() -> None:
     for kind, named in others.items():
         if len(named) > MOST_NAMES:
             bounds.missed[f"of {len(named)} of this kind only {MOST_NAMES} are told: {kind}"] = None
-    told = {"python": minor, "places": places, "system": system(), "others": few, "missed": list(bounds.missed)}
-    said = json.dumps(told, ensure_ascii=False).encode(errors="replace")  # names of files may be no text
+    report = {"python": minor, "places": places, "system": system(), "others": few, "missed": list(bounds.missed)}
+    said = json.dumps(report, ensure_ascii=False).encode(errors="replace")  # names of files may be no text
     sys.stdout.buffer.write(said)
 
 

@@ -104,11 +104,11 @@ def in_container(engine: Engine, session: Session) -> Image:
     Raises:
         RefitError: it doesn't run, or what it says can't be understood.
     """
-    told = engine.execute(
+    output = engine.execute(
         session.container, _PYTHON, stdin=_SCRIPT.read_text(encoding="utf-8"), limit=LOOK_SECONDS, most=MOST_TOLD
     )
     try:
-        return _IMAGE.validate_json(told)
+        return _IMAGE.validate_json(output)
     except ValidationError as error:
         raise RefitError(f"The container {session.container} printed no report on its image.", why=str(error)) from None
 
@@ -125,7 +125,7 @@ def of_image(settings: Settings, digest: str) -> Image:
     if note.exists():
         return _IMAGE.validate_json(note.read_bytes())
     image = f"docker://{settings.registry_host}/{settings.repository}@{digest}"
-    told = containers.run_once(settings, image, _PYTHON, stdin=script, most=MOST_TOLD).stdout
-    facts = _IMAGE.validate_json(told)
+    output = containers.run_once(settings, image, _PYTHON, stdin=script, most=MOST_TOLD).stdout
+    facts = _IMAGE.validate_json(output)
     write_whole(note, _IMAGE.dump_json(facts))
     return facts

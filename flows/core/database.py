@@ -212,8 +212,8 @@ def _write_together(engine: Engine, writes: Sequence[tuple[Callable[[Connection]
         if len(writes) == 1:
             writes[0][1].set_exception(error)
         else:
-            for one in writes:
-                _write_together(engine, [one])
+            for write in writes:
+                _write_together(engine, [write])
     else:
         for (_, done), result in zip(writes, results, strict=True):
             done.set_result(result)

@@ -222,11 +222,11 @@ class Builder:
     def _obtain(self, stage: Stage, parent: Built | None, layer: str | None, log: Path) -> tuple[Manifest, bool, str]:
         """The image of a stage that isn't there, whether it was grafted, and why or why not."""
         if layer is None or parent is None:
-            made, told = self._make(stage, parent, log)
+            made, note = self._make(stage, parent, log)
             if parent is None:  # most that is grafted stands on a base
                 before = self._ledger.latest([stage.name]).get(stage.name)
                 self._layers.look_at(made, before.digest if before else "")
-            return made, False, told
+            return made, False, note
         with suppress(NotCarried):
             return self._grafted(stage, parent, layer, log)
         # The same layer may be wanted on another parent just now, here or elsewhere: it is made once for both.
@@ -235,8 +235,8 @@ class Builder:
                 return self._grafted(stage, parent, layer, log)
             except NotCarried as obstacle:
                 below = self._below(parent)
-                made, told = self._make(stage, parent, log)
-                reason = f"{obstacle}; {told}" if told else str(obstacle)
+                made, note = self._make(stage, parent, log)
+                reason = f"{obstacle}; {note}" if note else str(obstacle)
                 return self._layers.keep(stage, layer, below, made), False, reason
 
     def _grafted(self, stage: Stage, parent: Built | None, layer: str | None, _: Path) -> tuple[Manifest, bool, str]:

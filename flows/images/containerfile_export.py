@@ -57,7 +57,7 @@ def containerfile(profile: str, release: str, chain: Sequence[Stage], base: str,
         RefitError: a stage adds files in a way that only a build context can.
     """
     first, *further = chain
-    every = [one for stage in further for one in (stage.wheels, stage) if one]
+    every = [part for stage in further for part in (stage.wheels, stage) if part]
     parts = [
         _head(profile, release, secure),
         _origin(first),

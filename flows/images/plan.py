@@ -233,8 +233,8 @@ def _step(
     step = Step(stage.name, Action.build, _reason(changes, before), changes, key, question.layer)
     if question.layer and (question.own_layer is None or question.own_layer in layers):
         # Differences to the last build of that name mean nothing for a layer that was found by all its inputs.
-        told = changes and question.own_layer is None
-        reason = step.reason if told else f"its layer is there; only {stage.parent} is another"
+        explained = changes and question.own_layer is None
+        reason = step.reason if explained else f"its layer is there; only {stage.parent} is another"
         return replace(step, action=Action.graft, reason=reason)
     if maker:
         return replace(step, action=Action.graft, reason=f"its layer is made with {maker}")

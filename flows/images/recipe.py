@@ -177,7 +177,7 @@ class Assembler:
             return self._cuda_rpm(profile, parent, level, config)
 
         def make(name: str) -> Stage:
-            compilers = any(config.levels[one].packages for one in config.below(level))
+            compilers = any(config.levels[lower_level].packages for lower_level in config.below(level))
             asked = {"lock": lock, "compilers": compilers, "driver": config.driver, "installer": self._installer}
             asked["version"] = config.version
             text = self._templates.render(f"{CUDA_RECIPE}/cuda.snippet.j2", **template_variables(profile), **asked)
@@ -198,7 +198,7 @@ class Assembler:
         repositories = {CUDA_REPOSITORY: config.repository}
         base = with_packages(with_python(profile.base, profile.python), profile.bundle.packages)
         every = base.config.model_copy(update={"repositories": {**base.config.repositories, **repositories}})
-        names = tuple(name for one in lower for name in config.levels[one].rpm)
+        names = tuple(name for lower_level in lower for name in config.levels[lower_level].rpm)
         below = with_packages(replace(base, config=every), names)
 
         def make(name: str) -> Stage:

@@ -119,7 +119,7 @@ class Graph:
 
 
 def _with_wheels(stages: Iterable[Stage]) -> tuple[Stage, ...]:
-    return tuple({one.name: one for stage in stages for one in (stage.wheels, stage) if one}.values())
+    return tuple({part.name: part for stage in stages for part in (stage.wheels, stage) if part}.values())
 
 
 def join(chains: Mapping[str, Iterable[Stage]]) -> Graph:
@@ -150,7 +150,10 @@ def of_a_person(stages: Sequence[Stage], owner: str) -> tuple[Stage, ...]:
     base, *above = stages
     if not owner:
         return tuple(stages)
-    return (base, *(replace(one, confined=owner, wheels=one.wheels and _confined(one.wheels, owner)) for one in above))
+    return (
+        base,
+        *(replace(stage, confined=owner, wheels=stage.wheels and _confined(stage.wheels, owner)) for stage in above),
+    )
 
 
 def _confined(stage: Stage, owner: str) -> Stage:

@@ -84,8 +84,8 @@ class Certificates:
         if not containers:
             return True
         # While it moves, the record still names the container that it leaves.
-        up = (one.name for one in containers if one.running is Running.running)
-        here = next((one for one in up if _address(sessions, one) == address), "")
+        up = (container.name for container in containers if container.running is Running.running)
+        here = next((container for container in up if _address(sessions, container) == address), "")
         return bool(here) and sessions.ssh.present(session, here)
 
 

@@ -89,11 +89,11 @@ def told(host: str, port: int, key: str, keys: Mapping[str, str], authority: str
         )
 
     def read(text: str) -> PublicKey:
-        [one] = read_keys(text.partition("\n")[0], "what that Refit says")
-        return one
+        [key] = read_keys(text.partition("\n")[0], "what that Refit says")
+        return key
 
     jump = JumpHost(host, port, read(key), read(authority) if authority else None)
-    return Way(jump, {check_name(name): read(one) for name, one in keys.items()})
+    return Way(jump, {check_name(name): read(line) for name, line in keys.items()})
 
 
 def write(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:

@@ -86,7 +86,11 @@ class ConnectionMonitor:
         login = Login(key.person, fingerprint, frozenset(sessions))
         with self._lock:
             self._drop_ended()
-            others = sum(one.login.person == key.person for pid, one in self._connections.items() if pid != process.pid)
+            others = sum(
+                connection.login.person == key.person
+                for pid, connection in self._connections.items()
+                if pid != process.pid
+            )
             if others >= MOST_CONNECTIONS:
                 logger.warning("%s has %d connections, and gets no more", key.person, others)
                 return ""
@@ -104,11 +108,11 @@ class ConnectionMonitor:
         if not connections:
             return
         entitlements = rights.entitlements(self._settings, self._database)
-        owners = {one.key.fingerprint: one.person for one in self._keys.all()}
-        people = {one.login.person for one in connections}
+        owners = {key.key.fingerprint: key.person for key in self._keys.all()}
+        people = {connection.login.person for connection in connections}
         usable = {person: entitlements.usable_by(person) for person in people}
-        for one in connections:
-            login, targets = one.login, _targets(one.process)
+        for connection in connections:
+            login, targets = connection.login, _targets(connection.process)
             may = usable[login.person] if entitlements.has_account(login.person) else {}
             owner = owners.get(login.fingerprint, "")
             why = rules.why_to_end(login, owner, may, entitlements.owners, addresses, targets)
@@ -116,7 +120,7 @@ class ConnectionMonitor:
                 self._note(login.person, targets, addresses, entitlements)
             else:
                 logger.warning("a connection of %s ends: %s", login.person, why.value)
-                self._end(one)
+                self._end(connection)
 
     def look_at_newcomers(self) -> None:
         """Write into the history to whom people come who have just logged in, and may be gone in a moment."""
@@ -127,20 +131,20 @@ class ConnectionMonitor:
                 pid: at for pid, at in self._newcomers.items() if pid in self._connections and at > since
             }
             newcomers = [self._connections[pid] for pid in self._newcomers]
-        led = [(one, targets) for one in newcomers if (targets := _targets(one.process))]
+        led = [(newcomer, targets) for newcomer in newcomers if (targets := _targets(newcomer.process))]
         if not led:
             return
         addresses, entitlements = self._ssh.addresses(), rights.entitlements(self._settings, self._database)
-        for one, targets in led:
-            self._note(one.login.person, targets, addresses, entitlements)
+        for connection, targets in led:
+            self._note(connection.login.person, targets, addresses, entitlements)
             with self._lock:
-                self._newcomers.pop(one.process.pid, None)
+                self._newcomers.pop(connection.process.pid, None)
 
     def connections(self) -> tuple[Login, ...]:
         """The logins of those who are in, or come in just now."""
         with self._lock:
             self._drop_ended()
-            return tuple(one.login for one in self._connections.values())
+            return tuple(connection.login for connection in self._connections.values())
 
     def _wait_for(self, sessions: Collection[str]) -> None:
         """Let a login wait for a session that was here a moment ago: it moves, and is back within seconds."""
@@ -176,8 +180,8 @@ class ConnectionMonitor:
             self._connections.pop(connection.process.pid, None)
 
     def _drop_ended(self) -> None:
-        for pid, one in [*self._connections.items()]:
-            if not _lives(one.process):
+        for pid, connection in [*self._connections.items()]:
+            if not _lives(connection.process):
                 del self._connections[pid]
 
 
@@ -196,8 +200,8 @@ def _below(process: psutil.Process) -> Iterable[psutil.Process]:
 def _targets(process: psutil.Process) -> frozenset[str]:
     """The addresses to which the processes of a connection lead."""
     led = set[str]()
-    for one in (process, *_below(process)):
+    for candidate in (process, *_below(process)):
         with suppress(psutil.NoSuchProcess):
-            ends = one.net_connections("tcp")
+            ends = candidate.net_connections("tcp")
             led |= {end.raddr.ip for end in ends if end.raddr and end.raddr.port == SSH_PORT}
     return frozenset(led)

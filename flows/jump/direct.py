@@ -52,7 +52,9 @@ def end_those_without_a_key(sessions: Sessions, name: str) -> int:
         RefitError: its log can't be read.
     """
     session = sessions.store.session(name)
-    first = next((one.pid for one in sessions.engine.containers(name) if one.name == session.container), 0)
+    first = next(
+        (container.pid for container in sessions.engine.containers(name) if container.name == session.container), 0
+    )
     served = _served(first) if first else {}
     if not served:
         return 0
@@ -84,8 +86,8 @@ def _served(first: int) -> dict[int, psutil.Process]:
     sockets = _sockets(first)
     served: dict[int, psutil.Process] = {}
     with suppress(psutil.Error):
-        for one in psutil.Process(first).children(recursive=True) if sockets else ():
-            served |= {sockets[name]: one for name in _held_by(one.pid) if name in sockets}
+        for child in psutil.Process(first).children(recursive=True) if sockets else ():
+            served |= {sockets[name]: child for name in _held_by(child.pid) if name in sockets}
     return served
 
 
@@ -111,7 +113,7 @@ def _port(end: str) -> int:
 def _held_by(pid: int) -> list[str]:
     held = []
     with suppress(OSError):
-        for one in Path(f"/proc/{pid}/fd").iterdir():
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
-                held.append(str(one.readlink()))
+                held.append(str(descriptor.readlink()))
     return held

@@ -37,9 +37,9 @@ Keys = Mapping[str, tuple[PublicKey, ...]]
 def keys_of_sessions(keys: Iterable[PersonKey], entitlements: Entitlements) -> dict[str, tuple[PublicKey, ...]]:
     """Session → the keys of those who may use it; sessions that nobody with a key may use are missing. Pure."""
     own, told = defaultdict[str, list[PublicKey]](list), defaultdict[str, list[PublicKey]](list)
-    for one in keys:
-        label = f"{one.person}: {one.key.comment}" if one.key.comment else one.person
-        own[one.person].append(replace(one.key, comment=label))
+    for registered in keys:
+        label = f"{registered.person}: {registered.key.comment}" if registered.key.comment else registered.person
+        own[registered.person].append(replace(registered.key, comment=label))
     for person, theirs in own.items():
         for session in entitlements.usable_by(person):
             told[session] += theirs

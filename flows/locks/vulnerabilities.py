@@ -161,14 +161,14 @@ def affecting(records: Iterable[Record], packages: Mapping[str, str]) -> list[Vu
 def unmended(vulnerabilities: Iterable[Vulnerability], bounds: Bounds) -> list[Vulnerability]:
     """Those that only a version would mend to which the package may not move."""
     return [
-        one
-        for one in vulnerabilities
-        if one.mended and not any(_within(one, version, bounds) for version in one.mended)
+        vulnerability
+        for vulnerability in vulnerabilities
+        if vulnerability.mended and not any(_within(vulnerability, version, bounds) for version in vulnerability.mended)
     ]
 
 
-def _within(one: Vulnerability, version: str, bounds: Bounds) -> bool:
-    return SpecifierSet(bounds.range(one.package)).contains(version, prereleases=True)
+def _within(vulnerability: Vulnerability, version: str, bounds: Bounds) -> bool:
+    return SpecifierSet(bounds.range(vulnerability.package)).contains(version, prereleases=True)
 
 
 def _texts(path: Path) -> Iterator[str]:

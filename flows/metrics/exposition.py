@@ -78,10 +78,10 @@ def _of_rollouts(facts: Facts) -> Iterator[Metric]:
     )
     on_it = Counter((s.profile, s.release, s.image) for s in facts.sessions)
     everybody = Counter((s.profile, s.release) for s in facts.sessions)
-    for one in facts.rollouts:
-        labels = (one.profile, one.release, one.image)
-        begun.add_metric((*labels, one.way), one.begun.timestamp())
-        if one.way in ("running", "paused"):
+    for rollout in facts.rollouts:
+        labels = (rollout.profile, rollout.release, rollout.image)
+        begun.add_metric((*labels, rollout.way), rollout.begun.timestamp())
+        if rollout.way in ("running", "paused"):
             there = on_it[labels]
             moved.add_metric((*labels, "true"), there)
             moved.add_metric((*labels, "false"), everybody[labels[:2]] - there)
@@ -118,7 +118,7 @@ def _of_services(facts: Facts) -> Iterator[Metric]:
 
 def _of_runs(runs: Runs) -> Iterator[Metric]:
     yield _gauge("refit_queue_runs", "Runs that are due or under way.", ("queue", "state"), runs.open)
-    told: tuple[tuple[str, str, Callable[[FlowRun], float]], ...] = (
+    metrics: tuple[tuple[str, str, Callable[[FlowRun], float]], ...] = (
         ("success", "Whether the last run of a flow ended well.", lambda run: run.state_type == "COMPLETED"),
         (
             "end_timestamp_seconds",
@@ -127,14 +127,14 @@ def _of_runs(runs: Runs) -> Iterator[Metric]:
         ),
         ("duration_seconds", "How long the last run of a flow took.", lambda run: run.total_run_time),
     )
-    for name, about, value in told:
+    for name, about, value in metrics:
         values: dict[Labels, float] = {(flow,): value(run) for flow, run in runs.last.items()}
         yield _gauge(f"refit_flow_last_{name}", about, ("flow",), values)
 
 
 def buckets(seconds: Iterable[float]) -> list[tuple[str, float]]:
     """How many took at most as long as each bucket says; the last has all of them."""
-    within = Counter(bisect_left(BUCKETS, one) for one in seconds)
+    within = Counter(bisect_left(BUCKETS, length) for length in seconds)
     limits = [*map(str, BUCKETS), "+Inf"]
     return [(limit, float(sum(within[n] for n in range(number + 1)))) for number, limit in enumerate(limits)]
 

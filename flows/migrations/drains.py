@@ -65,9 +65,11 @@ class MachineDrains:
             return ()
         self._hold_back_evictions()
         names = self._sessions.machines.leaving()
-        statuses = {one.session.name: one for one in self._sessions.all() if one.session.name in names}
+        statuses = {status.session.name: status for status in self._sessions.all() if status.session.name in names}
         since = self._tell({name: machine for name, machine in names.items() if name in statuses})
-        lines = [drain_plan.decide(one, now(), self._minutes) for one in self._drained_sessions(statuses, since)]
+        lines = [
+            drain_plan.decide(session, now(), self._minutes) for session in self._drained_sessions(statuses, since)
+        ]
         for line in lines:
             if line.reason is Reason.stopped:
                 self._vacate(line.session)
@@ -78,7 +80,7 @@ class MachineDrains:
         """Start the sessions that ought to run and whose containers are gone."""
         if not (lost := self._sessions.machines.lost()):
             return
-        due = {one.session.name for one in self._sessions.all() if one.should_run} & lost
+        due = {status.session.name for status in self._sessions.all() if status.should_run} & lost
         free = [name for name in sorted(due) if self._may(name)]
         for name, problem in bring(self._settings, self._executor, free).items():
             self._rests[name] = now() + timedelta(seconds=_REST_SECONDS)
@@ -127,11 +129,11 @@ class MachineDrains:
             logger.warning("%s", failure)
 
     def _drained_sessions(self, statuses: Mapping[str, Status], since: Mapping[str, datetime]) -> list[DrainedSession]:
-        running = [one.session for one in statuses.values() if one.running is Running.running]
-        seen = {one.session: one for one in look_at(self._settings, self._sessions.engine, running)}
+        running = [status.session for status in statuses.values() if status.running is Running.running]
+        seen = {activity.session: activity for activity in look_at(self._settings, self._sessions.engine, running)}
         return [
-            self._drained_session(one, since[name], seen.get(name))
-            for name, one in sorted(statuses.items())
+            self._drained_session(status, since[name], seen.get(name))
+            for name, status in sorted(statuses.items())
             if name in since
         ]
 

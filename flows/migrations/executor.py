@@ -258,15 +258,15 @@ class MoveExecutor:
     def _end(self, held: Lease, move: Move, end: End) -> Result:
         kept = next((entry.note for entry in self.journal.entries(move) if entry.code is Code.home_kept), "")
         advice = self._advice(move) if end.state is State.held else ""
-        told = self._told(move) if end.state is State.cleaned else ""
-        reason = "\n".join(filter(None, (end.reason, kept, advice, told)))
+        message = self._told(move) if end.state is State.cleaned else ""
+        reason = "\n".join(filter(None, (end.reason, kept, advice, message)))
         damaged = end.state is State.held or bool(kept)
         ended = self.journal.end(held, move, end.state, reason, code=end.code, damaged=damaged)
         if (move.before.gpus or move.after.gpus) and end.state is not State.held:
             self.sessions.settle_gpus(move.before.name)
         done = end.state in (State.cleaned, State.deferred)
-        told = f"{end.state}: {end.reason}" if self._leaves.is_set() and end.reason else end.state
-        report(move.before.name, Shown.done if done else Shown.failed, told)
+        message = f"{end.state}: {end.reason}" if self._leaves.is_set() and end.reason else end.state
+        report(move.before.name, Shown.done if done else Shown.failed, message)
         return self.result(ended)
 
     def _told(self, move: Move) -> str:

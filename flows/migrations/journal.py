@@ -114,12 +114,12 @@ class Journal:
         """Write down that a session is to be moved, and who wants that; see `Move`."""
         id, created = f"{after.name}-{after.generation}-{uuid4().hex[:8]}", now()
         move = Move(id, before, after, packages, State.planned, "", created, consent, wave, back_to=back_to)
-        told = "; ".join(filter(None, (f"from {before.image}", packages, consent.text if consent else "")))
+        note = "; ".join(filter(None, (f"from {before.image}", packages, consent.text if consent else "")))
         row = {**vars(move), "session": before.name, "before": before.to_json(), "after": after.to_json()}
 
         def begin(connection: Connection) -> None:
             connection.execute(_BEGIN, row)
-            append(connection, Kind.move_begun, session=before.name, image=after.image, by=by, what=told)
+            append(connection, Kind.move_begun, session=before.name, image=after.image, by=by, what=note)
 
         self._write(held, move, (), begin)
         self._lines[id] = ()
@@ -172,13 +172,13 @@ class Journal:
         """Write down how a move has ended."""
         name, down = move.before.name, downtime(self.entries(move))
         took = "" if down is None else f"{down:.2f} s away"
-        told = "; ".join(filter(None, (str(final), took, reason)))
+        note = "; ".join(filter(None, (str(final), took, reason)))
         row = {"of": move.id, "reached": final, "because": reason, "fact": code, "harm": damaged, "at": now()}
 
         def end(connection: Connection) -> None:
             connection.execute(_END, row)
             data = {"state": final}
-            append(connection, Kind.move_ended, session=name, image=move.after.image, what=told, data=data)
+            append(connection, Kind.move_ended, session=name, image=move.after.image, what=note, data=data)
 
         self._write(held, move, self._noted.get(move.id, ()), end)
         self._forget(move.id)

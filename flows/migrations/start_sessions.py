@@ -149,7 +149,11 @@ def start_all(settings: Settings) -> Mapping[str, str]:
     """
     carrier = MoveExecutor.open(settings)
     moves = {move.before.name for move in carrier.journal.unfinished()}
-    down = {one.session.name for one in carrier.sessions.all() if one.should_run and one.running is not Running.running}
+    down = {
+        status.session.name
+        for status in carrier.sessions.all()
+        if status.should_run and status.running is not Running.running
+    }
     problems = bring(settings, carrier, sorted(moves | down), within=carrier.leaving())
     return {name: problem for name, problem in problems.items() if problem}
 

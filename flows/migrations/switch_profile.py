@@ -80,9 +80,9 @@ def go_back(settings: Settings, name: str, *, force: bool = False) -> Result:
     session = planning.sessions.store.session(name)
     moves = Journal(planning.database).history(name)
     had = [
-        one.before
-        for one in moves
-        if one.state is State.cleaned and one.after.image == session.image != one.before.image
+        move.before
+        for move in moves
+        if move.state is State.cleaned and move.after.image == session.image != move.before.image
     ]
     if not had:
         raise RefitError(

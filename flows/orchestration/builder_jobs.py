@@ -56,14 +56,14 @@ def template(file: Path) -> dict[str, Any]:
     hint = "`kubernetes.builder_job` names it; deploy/builder/job.yaml is one."
     try:
         with file.open("rb") as content:
-            told = yaml.safe_load(content.read(_MOST))
+            document = yaml.safe_load(content.read(_MOST))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise RefitError(f"The Job of builders in {file} can't be read.", why=str(error), hint=hint) from None
     try:
-        containers = [each["name"] for each in told["spec"]["template"]["spec"]["containers"]]
-        fits = told["kind"] == "Job" and told["metadata"]["namespace"] and containers.count(BUILDER) == 1
+        containers = [each["name"] for each in document["spec"]["template"]["spec"]["containers"]]
+        fits = document["kind"] == "Job" and document["metadata"]["namespace"] and containers.count(BUILDER) == 1
         if fits:
-            manifest(told, UUID(int=0))
+            manifest(document, UUID(int=0))
     except (LookupError, TypeError, ValueError):
         fits = False
     if not fits:
@@ -72,12 +72,12 @@ def template(file: Path) -> dict[str, Any]:
             "`labels` are names with values, and `env` is a list of them."
         )
         raise RefitError(f"{file} has no Job of a builder in it.", why=why, hint=hint)
-    return dict(told)
+    return dict(document)
 
 
-def manifest(told: Mapping[str, Any], run: UUID) -> dict[str, Any]:
+def manifest(job: Mapping[str, Any], run: UUID) -> dict[str, Any]:
     """The Job for a flow run: the template with its name, labels and one variable. Pure."""
-    made = deepcopy(dict(told))
+    made = deepcopy(dict(job))
     labels = {KIND: BUILDER, RUN: str(run)}
     made["metadata"] = {**made["metadata"], "name": f"refit-builder-{run}"}
     pod = made["spec"]["template"]
@@ -158,8 +158,8 @@ class Jobs:
 
     @cached_property
     def _cluster(self) -> Cluster:
-        told = template(self._file)
-        return Cluster(replace(ClusterOptions.of(self._settings), namespace=told["metadata"]["namespace"]))
+        job = template(self._file)
+        return Cluster(replace(ClusterOptions.of(self._settings), namespace=job["metadata"]["namespace"]))
 
     @property
     def _file(self) -> Path:

@@ -49,8 +49,8 @@ def chosen(there: Mapping[str, Collection[str]], at_most: int) -> dict[str, tupl
         at_most: how many of them shall, for each system; better those that build for another one anyway.
     """
     chosen: dict[str, tuple[str, ...]] = {}
-    for system in sorted(there, key=lambda one: (len(there[one]), one)):
-        for machine in sorted(there[system], key=lambda one: (one not in chosen, one))[:at_most]:
+    for system in sorted(there, key=lambda system: (len(there[system]), system)):
+        for machine in sorted(there[system], key=lambda machine: (machine not in chosen, machine))[:at_most]:
             chosen[machine] = (*chosen.get(machine, ()), system)
     return chosen
 

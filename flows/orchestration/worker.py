@@ -86,7 +86,7 @@ class Worker(OwnWorker, ProcessWorker, ABC):
         return ProcessWorkerResult(status_code=ended.status_code, identifier=str(ended.handle.pid))
 
 
-async def _followed(executor: FlowRunExecutor, told: TaskStatus[int]) -> FlowRunExecutionResult | None:
+async def _followed(executor: FlowRunExecutor, status: TaskStatus[int]) -> FlowRunExecutionResult | None:
     """How a run's process ended; its pid is told as soon as it has one."""
     ended: FlowRunExecutionResult | None = None
 
@@ -97,7 +97,7 @@ async def _followed(executor: FlowRunExecutor, told: TaskStatus[int]) -> FlowRun
     async with anyio.create_task_group() as group:
         handle: ProcessHandle = await group.start(follow)
         if handle.pid is not None:
-            told.started(handle.pid)
+            status.started(handle.pid)
     return ended
 
 

@@ -190,14 +190,14 @@ def in_config(config: Mapping[str, Any], values: Mapping[str, str]) -> list[str]
     variables = [variable.partition("=") for variable in config.get("config", {}).get("Env") or ()]
     steps = [str(step.get("created_by", "")) for step in config.get("history") or ()]
     named = [f"environment: {name}" for name, _, value in variables if value and _PRIVATE.fullmatch(name)]
-    told = [
+    lines = [
         f"history: {match[1]}" for step in steps for match in _ASSIGNED.finditer(step) if _PRIVATE.fullmatch(match[1])
     ]
     texts = {"environment": "\n".join(value for _, _, value in variables), "history": "\n".join(steps)}
     held = [
         f"{place}: holds {what}" for place, text in texts.items() for what, value in values.items() if value in text
     ]
-    return sorted({*named, *told, *held})
+    return sorted({*named, *lines, *held})
 
 
 def secret_values(settings: Settings) -> dict[str, str]:

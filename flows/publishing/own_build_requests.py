@@ -152,7 +152,7 @@ class BuildRequests:
 
     def settle(self) -> tuple[Result, ...]:
         """Take the requests out whose builds were killed; returns their results."""
-        if not any(one.begun for one in self.all()):
+        if not any(request.begun for request in self.all()):
             return ()
         going = {name.removeprefix(queued("")) for name in held(self.database, queued(""))}
 
@@ -196,7 +196,7 @@ class BuildRequests:
 
     def due(self, at_once: int) -> bool:
         """Whether a request waits, and fewer than `at_once` processes work the queue off."""
-        waiting = [one for one in self.all() if one.begun is None]
+        waiting = [request for request in self.all() if request.begun is None]
         return bool(waiting) and len(held(self.database, PLACES)) < min(at_once, len(waiting))
 
     def statuses(self, bundles: Collection[str]) -> dict[str, BuildStatus]:
@@ -207,9 +207,9 @@ class BuildRequests:
             self.all(),
             OwnProfiles(self.database).last_builds(),
         )
-        waiting = [one.bundle for one in requests if one.begun is None]
+        waiting = [request.bundle for request in requests if request.begun is None]
         going = {name.removeprefix(queued("")) for name in held(self.database, queued(""))}
-        asked = {one.bundle: one for one in requests}
+        asked = {request.bundle: request for request in requests}
 
         def before(bundle: str) -> int:
             return waiting.index(bundle) if bundle in waiting else 0

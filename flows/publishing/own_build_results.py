@@ -93,8 +93,11 @@ class BuildResults:
 
         def write(rows: Session) -> None:
             there = rows.get(OwnBuildResultRow, bundle)
-            told = there and (there.owner, there.outcome, there.problem) == (owner, "failed", problem[:LONGEST])
-            put(rows, Result(bundle, owner, Outcome.failed, now(), problem, seen=bool(told and there and there.seen)))
+            repeated = there and (there.owner, there.outcome, there.problem) == (owner, "failed", problem[:LONGEST])
+            put(
+                rows,
+                Result(bundle, owner, Outcome.failed, now(), problem, seen=bool(repeated and there and there.seen)),
+            )
 
         write_rows(self.database, write)
 

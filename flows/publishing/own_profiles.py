@@ -175,7 +175,7 @@ class OwnProfiles:
         with Session(self.database) as rows:
             bundles = rows.execute(select(OwnBundleRow.name, OwnBundleRow.owner, OwnBundleRow.offered))
             offers = (OfferedTo(name, owner, *_read_offers(text)) for name, owner, text in bundles)
-            return tuple(one for one in offers if one.groups or one.people)
+            return tuple(offer for offer in offers if offer.groups or offer.people)
 
     def people(self) -> dict[str, frozenset[str]]:
         """Each person who has built a profile of their own → the stems of those that they have now."""
@@ -201,7 +201,7 @@ class OwnProfiles:
             NotYours: it isn't the owner's that is named.
         """
         if (own := self.find(name)) is None:
-            raise UnknownName("profile of a person's own", name, [one.bundle for one in self.all(owner)])
+            raise UnknownName("profile of a person's own", name, [profile.bundle for profile in self.all(owner)])
         if owner and own.owner != owner:
             raise NotYours(f"The profile {name!r} is not {owner}'s.", hint="`refit profile list` says whose it is.")
         return own
@@ -271,7 +271,7 @@ class OwnProfiles:
                 return ()
             offered, people, vouched = _read_offers(row.offered)
             row.offered = _offers({*offered} - {*groups}, people, vouched)
-            return tuple(one for one in offered if one in groups)
+            return tuple(group for group in offered if group in groups)
 
         return write_rows(self.database, put)
 
@@ -316,7 +316,7 @@ class OwnProfiles:
             for killed in builds:  # a person has one build at a time, and this one holds their lease
                 if killed.ended is None:
                     killed.ended, killed.problem = killed.began, _KILLED
-            used = sum(((one.ended or moment) - one.began).total_seconds() for one in builds)
+            used = sum(((other.ended or moment) - other.began).total_seconds() for other in builds)
             left = 3600.0 * limits.hours_a_day - used
             if left <= 0 or len(builds) >= limits.builds_a_day:
                 raise LimitReached(
@@ -357,8 +357,8 @@ class OwnProfiles:
 
 def _offers(groups: Iterable[str], people: Iterable[str], vouched: Iterable[str] = ()) -> str:
     every = set(groups)
-    told = {"groups": sorted(every), "people": sorted(set(people)), "vouched": sorted(every.intersection(vouched))}
-    return json.dumps(told)
+    document = {"groups": sorted(every), "people": sorted(set(people)), "vouched": sorted(every.intersection(vouched))}
+    return json.dumps(document)
 
 
 def _read(row: OwnBundleRow) -> OwnProfile:
@@ -369,7 +369,7 @@ def _read(row: OwnBundleRow) -> OwnProfile:
 
 def _read_offers(text: str) -> tuple[tuple[str, ...], ...]:
     """Groups, people, and the groups for which an operator vouches."""
-    told = json.loads(text)
-    if isinstance(told, list):  # as it was before there were offers to single people
-        told = {"groups": told}
-    return tuple(tuple(told.get(kind, ())) for kind in ("groups", "people", "vouched"))
+    document = json.loads(text)
+    if isinstance(document, list):  # as it was before there were offers to single people
+        document = {"groups": document}
+    return tuple(tuple(document.get(kind, ())) for kind in ("groups", "people", "vouched"))

@@ -125,7 +125,12 @@ def plan(
         people: the images of each person.
     """
     images, stages = tuple(images), tuple(stages)
-    own = [(image, kept) for one in people for kept in [_kept_of(one, in_use, now, policy)] for image in one.images]
+    own = [
+        (image, kept)
+        for person in people
+        for kept in [_kept_of(person, in_use, now, policy)]
+        for image in person.images
+    ]
     theirs = [image for image, kept in own if image.digest in kept]
     carried = {image.digest: f"{image.repository} has it" for image in theirs if not image.subject}
     kept = _kept_images(images, {**carried, **in_use}, now, policy)

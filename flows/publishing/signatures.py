@@ -153,17 +153,17 @@ class Publications:
         """Digest → what it was published as, or why it doesn't count."""
         sorted_digests = sorted(set(digests) - {""})
         with self._lock:
-            checked = {one: what for one in sorted_digests if (what := self._checked.get(one))}
+            checked = {digest: what for digest in sorted_digests if (what := self._checked.get(digest))}
         published = {**checked, **self._recorded(sorted_digests)}
         revoked = self._revoked({*sorted_digests, *(publication.key for publication in published.values())})
         results: dict[str, Publication | Refusal] = {
-            one: what for one, what in published.items() if what.key not in revoked
+            digest: what for digest, what in published.items() if what.key not in revoked
         }
-        results |= {one: Refusal(one, Doubt.revoked) for one in sorted_digests if one in revoked}
-        asked = [one for one in sorted_digests if one not in results]
+        results |= {digest: Refusal(digest, Doubt.revoked) for digest in sorted_digests if digest in revoked}
+        asked = [digest for digest in sorted_digests if digest not in results]
         seen = each(self._by_signature, asked)
         with self._lock:
-            self._checked.update({one: what for one, what in seen.items() if isinstance(what, Publication)})
+            self._checked.update({digest: what for digest, what in seen.items() if isinstance(what, Publication)})
         return results | seen
 
     def dates(self, digests: Collection[str]) -> dict[str, datetime]:
@@ -174,7 +174,7 @@ class Publications:
 
     def refusals(self, digests: Collection[str]) -> dict[str, Refusal]:
         """Those of these images that don't count."""
-        return {one: what for one, what in self.find(digests).items() if isinstance(what, Refusal)}
+        return {digest: what for digest, what in self.find(digests).items() if isinstance(what, Refusal)}
 
     def require(self, digest: str) -> None:
         """Let nothing else go on than what counts.

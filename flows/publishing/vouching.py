@@ -63,11 +63,11 @@ def candidates(
         profile, release = _made_for(registry, digest)
         lost_its_key = refusal.doubt is Doubt.revoked and bool(refusal.key) and bool(names)
         if (refusal.doubt in _OPEN or lost_its_key) and (not profiles or profile in profiles):
-            tags = tuple(sorted(name for name, one in pointed.items() if one == digest))
+            tags = tuple(sorted(name for name, target in pointed.items() if target == digest))
             findings = evidence.findings(registry, digest)
             tested = bool(findings) and all(finding["passed"] for finding in findings)
             images.append(Candidate(digest, tags, profile, release, refusal, tested))
-    return tuple(sorted(images, key=lambda one: (one.tags, one.digest)))
+    return tuple(sorted(images, key=lambda image: (image.tags, image.digest)))
 
 
 def vouch(registry: Registry, publications: Publications, candidate: Candidate) -> None:

@@ -76,7 +76,7 @@ def releases(catalog: Path) -> tuple[ReleaseBranch, ...]:
     branched = {branch.release: branch for branch in branches(catalog)}
     files = {file.stem: file for file in (catalog / "releases").glob("*.yaml")}
     alone = {name: _read(file) for name, file in files.items() if name not in branched}
-    return tuple(one for _, one in sorted({**alone, **branched}.items(), reverse=True))
+    return tuple(branch for _, branch in sorted({**alone, **branched}.items(), reverse=True))
 
 
 def nights(catalog: Catalog) -> tuple[Release, ...]:

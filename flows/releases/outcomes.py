@@ -132,7 +132,7 @@ def merge_reports(attempts: Sequence[Attempt], left: Mapping[str, str]) -> Build
 
 def _unbuildable(planned: ReleasePlan, outcomes: Outcomes) -> dict[str, str]:
     """The doubtful profiles that no builder could build either: stem → what can't be had, and what the builder says."""
-    others = [outcomes.images[one.stem] for one in planned.profiles if one.stem not in planned.doubtful]
+    others = [outcomes.images[profile.stem] for profile in planned.profiles if profile.stem not in planned.doubtful]
     return {
         stem: f"{why}\n{error}"
         for stem, why in planned.doubtful.items()

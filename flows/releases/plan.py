@@ -149,7 +149,12 @@ def lacking(profiles: Sequence[Profile], graph: Graph, plan: Plan, settings: Set
     }
     no_way = {
         **unreachable(sorted({url for urls in needed.values() for url in urls}), settings),
-        **{one.url: why for several in downloads.values() for one in several if (why := foreign(one.machine))},
+        **{
+            download.url: why
+            for several in downloads.values()
+            for download in several
+            if (why := foreign(download.machine))
+        },
     }
     return {
         stem: RefitError(
@@ -218,14 +223,17 @@ class _Resolver:
         self._resolve(ground for ground, *_ in sets)
         # A mirror that doesn't answer is waited for once.
         self._resolve(
-            one for ground, *more in sets if not isinstance(self._found[_asked(ground[1])], RefitError) for one in more
+            base
+            for ground, *more in sets
+            if not isinstance(self._found[_asked(ground[1])], RefitError)
+            for base in more
         )
 
     def _resolve(self, sets: Iterable[tuple[str, Base]]) -> None:
         names = {_asked(base): (name, base) for name, base in sets if _asked(base) not in self._found}
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             begun = {key: pool.submit(copy_context().run, self._try, name, base) for key, (name, base) in names.items()}
-            self._found |= {key: one.result() for key, one in begun.items()}
+            self._found |= {key: future.result() for key, future in begun.items()}
 
     def _try(self, name: str, base: Base) -> tuple[str, ...] | RefitError:
         try:

@@ -129,13 +129,13 @@ def judge_snapshots(how: str) -> Finding:
 def judge_storage(classes: Sequence[Mapping[str, Any]], name: str) -> Finding:
     """Whether homes get their volumes: from the class that the settings name, else from the cluster's own."""
     names = {str(each["metadata"]["name"]): each["metadata"].get("annotations") or {} for each in classes}
-    told = f"there are: {', '.join(sorted(names)) or 'none'}"
+    present = f"there are: {', '.join(sorted(names)) or 'none'}"
     if name:
-        hint = f"let `kubernetes.storage_class` name one that is there; {told}."
+        hint = f"let `kubernetes.storage_class` name one that is there; {present}."
         return Finding("storage class", name in names, f"{name} is {'' if name in names else 'not '}there", hint)
     default = [each for each, annotations in names.items() if annotations.get(_DEFAULT_CLASS) == "true"]
     seen = f"the cluster's own: {default[0]}" if default else "the cluster has none of its own"
-    return Finding("storage class", bool(default), seen, f"let `kubernetes.storage_class` name one; {told}.")
+    return Finding("storage class", bool(default), seen, f"let `kubernetes.storage_class` name one; {present}.")
 
 
 def judge_registry(registry: str) -> Finding:

@@ -114,8 +114,8 @@ def hub(settings: Settings) -> Iterable[Finding]:
     """Whether JupyterHub can start, where it is wanted."""
     if not settings.hub_wanted:
         if settings.hub:
-            told = "JupyterHub needs the gateway, which doesn't run here"
-            yield Finding("hub", False, told, "set `gateway` to true, or `hub` to false.")
+            reason = "JupyterHub needs the gateway, which doesn't run here"
+            yield Finding("hub", False, reason, "set `gateway` to true, or `hub` to false.")
         return
     missing = [name for name in ("jupyterhub", "nativeauthenticator") if importlib.util.find_spec(name) is None]
     hint = "install Refit with all that it needs (`uv pip install refit`), or set `hub` to false."

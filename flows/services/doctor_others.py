@@ -20,8 +20,8 @@ with lazily(globals()):
 
 def others(settings: Settings) -> Iterable[Finding]:
     """Whether each namespace and the Hub of `others` let Refit do what it has to; nothing where it names none."""
-    told = settings.others
-    for namespace in told.notebooks:
+    others = settings.others
+    for namespace in others.notebooks:
         asked = Cluster(replace(ClusterOptions.of(settings), namespace=namespace))
         try:
             yield judge_notebooks(rights.lacking(asked, rights.OF_NOTEBOOKS), namespace)
@@ -29,11 +29,13 @@ def others(settings: Settings) -> Iterable[Finding]:
             yield Finding("notebooks", False, f"{namespace}: {error.what} {error.why}".strip(), error.hint)
         finally:
             asked.close()
-    if told.notebooks or told.hub.api:
+    if others.notebooks or others.hub.api:
         seen, problems = Others(settings).see()
-        yield from (Finding("others", False, f"{one.what} {one.why}".strip(), one.hint) for one in problems)
+        yield from (
+            Finding("others", False, f"{problem.what} {problem.why}".strip(), problem.hint) for problem in problems
+        )
         if not problems:
-            movable = sum(not one.trouble for one in seen)
+            movable = sum(not owned.trouble for owned in seen)
             yield Finding("others", True, f"{len(seen)} sessions of others are seen, {movable} of them can be moved")
 
 

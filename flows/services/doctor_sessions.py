@@ -49,13 +49,13 @@ def bounds(settings: Settings) -> Iterable[Finding]:
 
 def judge_bounds(in_folders: Sequence[str], pool_has_limits: bool) -> Finding:
     """Whether all homes have a limit: those in folders have none, those in the pool where the kernel can."""
-    told = [f"homes in folders have no limit of room: {', '.join(in_folders)}"] if in_folders else []
-    told += [] if pool_has_limits else ["homes in the pool have no limit of room"]
-    told += ["what a session writes outside its home has none"] if told else []
+    notes = [f"homes in folders have no limit of room: {', '.join(in_folders)}"] if in_folders else []
+    notes += [] if pool_has_limits else ["homes in the pool have no limit of room"]
+    notes += ["what a session writes outside its home has none"] if notes else []
     hints = ["`refit home pool create` and `refit home pool add` give them one"] if in_folders else []
     hints += [] if pool_has_limits else ["a kernel from 6.7 on has limits for the pool"]
-    seen = "; ".join(told) or "all homes have a limit of room; files that sessions write outside them have none"
-    return Finding("room of sessions", not told, seen, "; ".join(hints) + ".")
+    seen = "; ".join(notes) or "all homes have a limit of room; files that sessions write outside them have none"
+    return Finding("room of sessions", not notes, seen, "; ".join(hints) + ".")
 
 
 def judge_pool(room: Room) -> Finding:
@@ -83,11 +83,11 @@ def judge_moves(interrupted: Sequence[str], held: Sequence[str]) -> Finding:
     """The finding on moves of these sessions."""
     if not interrupted and not held:
         return Finding("moves", True, "none was interrupted, none is held")
-    told = [f"of {', '.join(interrupted)}: interrupted"] if interrupted else []
-    told += [f"of {', '.join(held)}: held, nothing more happens by itself"] if held else []
+    notes = [f"of {', '.join(interrupted)}: interrupted"] if interrupted else []
+    notes += [f"of {', '.join(held)}: held, nothing more happens by itself"] if held else []
     hints = ["`refit migrate recover` ends what was interrupted"] if interrupted else []
     hints += [f"`refit migrate history {held[0]}` says what to do"] if held else []
-    return Finding("moves", False, "; ".join(told), "; ".join(hints) + ".")
+    return Finding("moves", False, "; ".join(notes), "; ".join(hints) + ".")
 
 
 def records(settings: Settings) -> Iterable[Finding]:
@@ -109,9 +109,9 @@ def judge_records(lost: Sequence[str], homes: Sequence[str]) -> Finding:
     """The finding on sessions and homes that are on no record."""
     if not lost and not homes:
         return Finding("records", True, "all homes, and all sessions that have containers, are on record")
-    told = [f"of {', '.join(lost)}: containers, and no record"] if lost else []
-    told += [f"of {', '.join(homes)}: homes, and no record"] if homes else []
-    seen = f"{'; '.join(told)}, as after the loss of the database"
+    notes = [f"of {', '.join(lost)}: containers, and no record"] if lost else []
+    notes += [f"of {', '.join(homes)}: homes, and no record"] if homes else []
+    seen = f"{'; '.join(notes)}, as after the loss of the database"
     return Finding("records", False, seen, "`refit session recover` records them again.")
 
 
@@ -125,16 +125,18 @@ def aliases(settings: Settings) -> Iterable[Finding]:
         targets = vouching.aliases(registry)
         verdicts = publications.current(targets.values())
         pointed = {alias: verdicts.get(key) for alias, key in targets.items()}
-        yield judge_aliases({alias: str(one.doubt) for alias, one in pointed.items() if isinstance(one, Refusal)})
+        yield judge_aliases(
+            {alias: str(refusal.doubt) for alias, refusal in pointed.items() if isinstance(refusal, Refusal)}
+        )
 
 
 def judge_aliases(wrong: Mapping[str, str]) -> Finding:
     """The finding on aliases that point at images that don't count: alias → code of the reason."""
     if not wrong:
         return Finding("aliases", True, "all point at what was published")
-    told = "; ".join(f"{alias} ({doubt})" for alias, doubt in sorted(wrong.items()))
+    aliases = "; ".join(f"{alias} ({doubt})" for alias, doubt in sorted(wrong.items()))
     hint = "`refit build` publishes these images again; `refit images sign` shows them, and signs those that you know."
-    return Finding("aliases", False, f"point at what nobody published: {told}", hint)
+    return Finding("aliases", False, f"point at what nobody published: {aliases}", hint)
 
 
 def _has_database(settings: Settings) -> bool:

@@ -46,12 +46,12 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
     if jumps:
         Forwarder(settings).begin()
     forwarders = (forwarder(settings),) if Forwarder(settings).needed else ()
-    told = (metrics(settings),) if settings.metrics_port else ()
+    metrics_service = (metrics(settings),) if settings.metrics_port else ()
     way = (gateway(settings), waiting_page(settings)) if settings.gateway and not settings.prefect_server else ()
     own = () if settings.other_hub.api else (hub(settings),)
     people = (*own, authorizer(settings), my_sessions(settings)) if settings.hub_wanted else ()
     laptops = (jump(settings),) if jumps else ()
-    return (*needed, prefect_services.worker(settings), *forwarders, *way, *people, *laptops, *told)
+    return (*needed, prefect_services.worker(settings), *forwarders, *way, *people, *laptops, *metrics_service)
 
 
 def _jumps(settings: Settings) -> bool:
@@ -71,13 +71,13 @@ def gateway(settings: Settings) -> Service:
     program, fetched = (_NPM, ()) if brought else (folder, (*_LOCK, _PROXY, _VISITS))
     listening = ["--ip", settings.bind_address, "--port", str(settings.gateway_port)]
     listening += ["--second-ip", settings.second_loopback] if settings.second_loopback else []
-    told = ["--api-port", str(settings.gateway_api_port), "--waiting-page", routes.WAITING_PAGE]
+    options = ["--api-port", str(settings.gateway_api_port), "--waiting-page", routes.WAITING_PAGE]
     asked = ["--authorizer", routes.AUTHORIZER] if settings.hub_wanted else []
     asked += ["--main", settings.people_host] if settings.hub_wanted and settings.people_host else []
     return Service(
         name="gateway",
         title="Gateway of sessions",
-        argv=(str(NODE), str(program / _PROXY), *listening, *told, *asked),
+        argv=(str(NODE), str(program / _PROXY), *listening, *options, *asked),
         environment={"CONFIGPROXY_AUTH_TOKEN": written_secret(folder / "token")},
         inherited=inherited_environment(),
         folder=folder,
@@ -159,17 +159,17 @@ def _after_hub(settings: Settings) -> tuple[str, ...]:
 
 def forwarder(settings: Settings) -> Service:
     """The forwarder for ssh (HAProxy); sessions tell it where they are."""
-    told = Forwarder(settings)
+    forwarder = Forwarder(settings)
     return Service(
         name="forwarder",
         title="Forwarder for ssh",
-        argv=told.argv,
+        argv=forwarder.argv,
         inherited=inherited_environment(),
-        folder=told.folder,
+        folder=forwarder.folder,
         log=settings.folder("logs") / "forwarder.log",
         health="http://forwarder/",
         healthy=lambda _: True,
-        files=told.files,
+        files=forwarder.files,
         socket=HEALTH,
     )
 

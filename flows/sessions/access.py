@@ -163,12 +163,14 @@ class SessionAccess:
         if prepared := self._prepared.pop(session.container, None):
             started, ask = prepared
             with started:
-                told = ask(port)
+                output = ask(port)
         else:
             limit = self._settings.stop_grace_seconds
-            told = self.engine.execute(session.container, _PROGRAM, stdin=f"{_script()}\n{port}\n", limit=limit)
-        if not (number := re.search(r"\b[0-9]{1,9}\s*\Z", told, re.ASCII)):
-            raise JupyterError(f"Nobody knows how many kernels of {session.name!r} were ended.", why=f"{told[:200]!r}")
+            output = self.engine.execute(session.container, _PROGRAM, stdin=f"{_script()}\n{port}\n", limit=limit)
+        if not (number := re.search(r"\b[0-9]{1,9}\s*\Z", output, re.ASCII)):
+            raise JupyterError(
+                f"Nobody knows how many kernels of {session.name!r} were ended.", why=f"{output[:200]!r}"
+            )
         return int(number[0])
 
 

@@ -31,8 +31,8 @@ with lazily(globals()):
 def engine(settings: Settings) -> Engine:
     """Where sessions run; nothing is asked of it yet."""
     if settings.in_cluster:
-        told = cache(partial(_configuration, settings))  # a digest stands for the same for ever
-        return Kubernetes(ownership.options(settings), told, Gateway(settings))
+        configuration = cache(partial(_configuration, settings))  # a digest stands for the same for ever
+        return Kubernetes(ownership.options(settings), configuration, Gateway(settings))
     return Podman(settings)
 
 

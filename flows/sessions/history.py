@@ -133,8 +133,8 @@ def check(events: Iterable[Event], number: int, digest: str) -> Iterator[str]:
 def _digest(event: Event, before: str) -> str:
     at = event.at.astimezone(UTC).isoformat()
     words = [event.session, event.image, event.by, event.what, _as_text(event.data)]
-    told = [before, event.number, at, event.kind, *words]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    fields = [before, event.number, at, event.kind, *words]
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
 def _event(row: EventRow) -> Event:

@@ -40,7 +40,7 @@ def glance_at_all(settings: Settings) -> tuple[tuple[Status, ...], Mapping[str, 
     engine = engines.engine(settings)
     intended = [(Session.from_json(spec), bool(should_run)) for spec, should_run in records]
     every = statuses(intended, engine.containers())
-    return every, addresses((one.session for one in every), engine, Gateway(settings))
+    return every, addresses((session.session for session in every), engine, Gateway(settings))
 
 
 def statuses(records: Iterable[tuple[Session, bool]], containers: Iterable[Container]) -> tuple[Status, ...]:

@@ -80,7 +80,7 @@ def forget_packages(sessions: Sessions, name: str, names: Sequence[str], by: str
     with sessions.alone(name):
         sessions.store.session(name)
         there = {package.name for package in sessions.packages.store.of(name)}
-        if unknown := [one for one in names if one not in there]:
+        if unknown := [package for package in names if package not in there]:
             raise UnknownName("package", unknown[0], sorted(there))
         return sessions.packages.store.forget(name, names, by)
 

@@ -45,8 +45,10 @@ def recover(sessions: Sessions) -> tuple[Recovered, ...]:
         RefitError: the engine or the database doesn't answer.
     """
     names = {session.name for session in sessions.store.sessions()}
-    results = tuple(_recover(sessions, one) for one in without_record(sessions.engine.containers(), names))
-    homes = homes_without_record(sessions.homes.owners(), {*sessions.store.homes(), *(one.session for one in results)})
+    results = tuple(_recover(sessions, family) for family in without_record(sessions.engine.containers(), names))
+    homes = homes_without_record(
+        sessions.homes.owners(), {*sessions.store.homes(), *(result.session for result in results)}
+    )
     return (*results, *(_recover_home(sessions, name, uid) for name, uid in homes.items()))
 
 
@@ -56,8 +58,13 @@ def without_record(containers: Iterable[Container], names: Collection[str]) -> t
     Where a move had begun, the old one comes first as long as it runs: it had proven itself. Else the one that runs and
     has the home, or has run last: those from before a move are kept for a while.
     """
-    lost = sorted((one for one in containers if one.session not in names), key=lambda one: one.session)
-    return tuple(tuple(sorted(family, key=_rank)) for _, family in groupby(lost, key=lambda one: one.session))
+    lost = sorted(
+        (container for container in containers if container.session not in names),
+        key=lambda container: container.session,
+    )
+    return tuple(
+        tuple(sorted(family, key=_rank)) for _, family in groupby(lost, key=lambda container: container.session)
+    )
 
 
 def homes_without_record(owners: Mapping[str, int], names: Collection[str]) -> dict[str, int]:
@@ -73,10 +80,12 @@ def _rank(container: Container) -> tuple[bool, bool, float, int]:
 
 def _recover(sessions: Sessions, family: tuple[Container, ...]) -> Recovered:
     first, *rest = family
-    others, made = tuple(one.name for one in rest), first.made_from
-    runs = first.running is Running.running or any(one.warm for one in family)
+    others, made = tuple(container.name for container in rest), first.made_from
+    runs = first.running is Running.running or any(container.warm for container in family)
     if made is None:
-        return Recovered(first.session, "", False, tuple(one.name for one in family), "another Refit has made it")
+        return Recovered(
+            first.session, "", False, tuple(container.name for container in family), "another Refit has made it"
+        )
     try:
         with sessions.alone(made.name):
             sessions.store.bring_back(made, should_run=runs)

@@ -40,7 +40,7 @@ def decide(installed: Installed, given: Given, choice: Choice, files: Iterable[s
     taken, unused = _files(choice, files)
     left += [*others, *unused, *_in_home(installed)]
     left += [Left(Source.environment, "the home", Reason.out_of_bounds, why) for why in installed.missed]
-    clipped = (replace(one, name=one.name[:MOST_NAMED], why=one.why[:MOST_NAMED]) for one in left)
+    clipped = (replace(change, name=change.name[:MOST_NAMED], why=change.why[:MOST_NAMED]) for change in left)
     return Capture(
         choice.name,
         given.bundle,
@@ -92,15 +92,15 @@ def extras_of(packages: Iterable[Package], image: Iterable[str]) -> dict[str, tu
     Nothing notes them. But a package that no person asked for, that no other one needs and that the image doesn't have
     came along with an extra: with one of which all is there, the smallest first.
     """
-    there = {str(canonicalize_name(one.name)): one for one in packages if not one.problem}
-    needed = {str(canonicalize_name(need)) for one in there.values() for need in one.needs}
-    alone = {name for name, one in there.items() if not one.requested} - needed - _TOOLS
+    there = {str(canonicalize_name(package.name)): package for package in packages if not package.problem}
+    needed = {str(canonicalize_name(need)) for package in there.values() for need in package.needs}
+    alone = {name for name, package in there.items() if not package.requested} - needed - _TOOLS
     unexplained = alone - {str(canonicalize_name(name)) for name in image}
     chosen: dict[str, tuple[str, ...]] = {}
-    for name, one in sorted(there.items()):
-        if not one.requested:
+    for name, package in sorted(there.items()):
+        if not package.requested:
             continue
-        for extra, needs in sorted(_by_extra(one).items(), key=lambda pair: (len(pair[1]), pair[0])):
+        for extra, needs in sorted(_by_extra(package).items(), key=lambda pair: (len(pair[1]), pair[0])):
             if needs & unexplained and needs <= there.keys():
                 unexplained -= needs
                 chosen[name] = (*chosen.get(name, ()), extra)
@@ -174,7 +174,7 @@ def _count(place: Place) -> str:
 def _asked_for(packages: Iterable[Package]) -> Iterator[Package]:
     """The packages without those that only came along with others."""
     packages = tuple(packages)
-    needed = {canonicalize_name(need) for one in packages for need in one.needs if not _same(need, one.name)}
+    needed = {canonicalize_name(need) for other in packages for need in other.needs if not _same(need, other.name)}
     for package in packages:
         if package.installer != _MARKS_ALL or canonicalize_name(package.name) not in needed:
             yield package

@@ -93,8 +93,10 @@ class Originals:
                 self._made.note(f"{path}:{line}", f"was left out, as in all recipes that have it: {part}")
         for at in range(0, len(others), _TOLD):
             some_of_them = others[at : at + _TOLD]
-            told = "; ".join(f"{part} (line {line})" for line, part in some_of_them)
-            self._made.note(f"{path}:{some_of_them[0][0]}", f"labels with values of its own were left out: {told}")
+            differences = "; ".join(f"{part} (line {line})" for line, part in some_of_them)
+            self._made.note(
+                f"{path}:{some_of_them[0][0]}", f"labels with values of its own were left out: {differences}"
+            )
 
     def _known(self, one: ForeignTag | None, given: Mapping[str, str], *below: str) -> set[str]:
         """The names in the snippets of a recipe, or all of them where nobody knows which those are."""

@@ -45,10 +45,10 @@ class Sections:
     def add(self, recipes: Iterable[ForeignTag]) -> None:
         """Add what the Pipfiles of these lack."""
         users: dict[tuple[str, str], list[ForeignTag]] = {}
-        for one in recipes:
-            if any(self._against(one)):  # with its system, the section would be of no use
+        for recipe in recipes:
+            if any(self._against(recipe)):  # with its system, the section would be of no use
                 continue
-            users.setdefault((self._bundles[one.bundle], one.python), []).append(one)
+            users.setdefault((self._bundles[recipe.bundle], recipe.python), []).append(recipe)
         for (bundle, version), its in users.items():
             [folder] = (self._made.catalog / "bundles").glob(f"*-{bundle}")
             if (folder / version / "Pipfile").is_file():
@@ -56,7 +56,7 @@ class Sections:
 
     def _add(self, folder: Path, bundle: str, recipes: Iterable[ForeignTag]) -> None:
         there = read_pipfile(folder / "Pipfile").categories
-        needed = {one.ide: self._category(one.ide) for one in recipes}
+        needed = {recipe.ide: self._category(recipe.ide) for recipe in recipes}
         missing = {ide: category for ide, category in needed.items() if category and category not in there}
         held = (folder / "Pipfile.lock").is_file() and len(missing) < len(needed)
         for category in dict.fromkeys(missing.values()):

@@ -99,7 +99,9 @@ def _rendered(
         else:
             stages |= {stage.text: stage for stage in chain}
     mistakes.extend(_shipped(catalog, impossible))
-    others = impossible.keys() - {(one.stem, one.cuda_level) for r in catalog.releases.values() for one in r.profiles}
+    others = impossible.keys() - {
+        (profile.stem, profile.cuda_level) for r in catalog.releases.values() for profile in r.profiles
+    }
     # The levels of CUDA of one profile are mostly impossible for the same reason.
     left_out = {f"No release has {stem}, which can't be assembled: {impossible[stem, level]}" for stem, level in others}
     return recorder.given, stages, tuple(sorted(left_out))

@@ -15,20 +15,19 @@ def mistakes(templates: Templates, names: Mapping[str, Collection[str]]) -> Iter
 
     Args:
         templates: those of a catalog.
-        names: path → the variables that a template is given. Templates that it includes have them, too; of a template
-        that was
-            neither rendered nor included, it can't be said what is undefined in it.
+        names: path → the variables that a template is given. Templates that it includes have them, too. A template
+            that was neither rendered nor included isn't looked at for undefined names.
     """
     seen = {path: _seen(templates, path) for path in templates.texts}
-    facts = {path: told for path, told in seen.items() if isinstance(told, Facts)}
+    facts = {path: answer for path, answer in seen.items() if isinstance(answer, Facts)}
     names = _with_included(facts, names)
-    for path, told in seen.items():
-        if isinstance(told, Mistakes):
-            yield from told.mistakes
+    for path, read in seen.items():
+        if isinstance(read, Mistakes):
+            yield from read.mistakes
             continue
         if path in names:
-            yield from _undefined(templates.root / path, told, names[path])
-        yield from _unused(templates.root / path, told)
+            yield from _undefined(templates.root / path, read, names[path])
+        yield from _unused(templates.root / path, read)
 
 
 def _seen(templates: Templates, path: str) -> Facts | Mistakes:

@@ -130,11 +130,13 @@ def _check_instructions(root: Path, own: Path, profile: Profile) -> None:
     template = (own / recipe.CUSTOM).relative_to(root).as_posix()
     text = read_templates(root).render(template, **template_variables(profile))
     if wrong := list(recipe.instructions(text)):
-        raise Mistakes([Mistake(own / one.file, one.line, one.what, one.hint) for one in wrong])
+        raise Mistakes([Mistake(own / mistake.file, mistake.line, mistake.what, mistake.hint) for mistake in wrong])
 
 
 def _as_own(error: Mistakes, own: Path) -> Iterator[Mistake]:
     """The same mistakes by the paths in the person's folder."""
-    for one in error.mistakes:
-        inside = one.file.relative_to(own) if one.file.is_relative_to(own) else one.file
-        yield replace(one, file=inside, what=one.what.replace(f"{own}/", ""), hint=one.hint.replace(f"{own}/", ""))
+    for mistake in error.mistakes:
+        inside = mistake.file.relative_to(own) if mistake.file.is_relative_to(own) else mistake.file
+        yield replace(
+            mistake, file=inside, what=mistake.what.replace(f"{own}/", ""), hint=mistake.hint.replace(f"{own}/", "")
+        )

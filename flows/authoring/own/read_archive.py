@@ -125,8 +125,8 @@ def _unpacked(content: bytes, most: int) -> bytes:
 
 def _tarred(content: bytes) -> Iterator[Member]:
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
-        for one in tar:
-            yield Member(one.name, one.isdir(), one.isreg() and one.sparse is None, _from_tar(tar, one))
+        for member in tar:
+            yield Member(member.name, member.isdir(), member.isreg() and member.sparse is None, _from_tar(tar, member))
 
 
 def _from_tar(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Callable[[int], bytes]:
@@ -139,10 +139,10 @@ def _from_tar(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Callable[[int], 
 
 def _zipped(content: bytes) -> Iterator[Member]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        for one in archive.infolist():
-            kind = stat.S_IFMT(one.external_attr >> 16)
-            plain = kind in (0, stat.S_IFREG) and one.compress_type in _PLAIN and not one.flag_bits & _ENCRYPTED
-            yield Member(one.filename, one.is_dir(), plain, _from_zip(archive, one))
+        for member in archive.infolist():
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            plain = kind in (0, stat.S_IFREG) and member.compress_type in _PLAIN and not member.flag_bits & _ENCRYPTED
+            yield Member(member.filename, member.is_dir(), plain, _from_zip(archive, member))
 
 
 def _from_zip(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Callable[[int], bytes]:
@@ -163,7 +163,7 @@ def main() -> None:
     try:
         contents = read(content, asked["files"], asked["size"], asked["depth"])
     except Refused as refused:
-        print(json.dumps({"refused": [str(one)[:200] for one in refused.args]}))
+        print(json.dumps({"refused": [str(argument)[:200] for argument in refused.args]}))
     except NoArchive as broken:
         print(json.dumps({"broken": str(broken)[:200]}))
     else:

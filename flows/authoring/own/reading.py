@@ -64,10 +64,10 @@ def from_archive(stream: IO[bytes]) -> dict[str, bytes]:
     with TemporaryFile() as file:
         file.write(content)
         file.seek(0)
-        told = _told_by(NOBODY, ["-c", script, asked], file, "the program that reads archives")
-    if (broken := told.get("broken")) is not None:
+        answer = _told_by(NOBODY, ["-c", script, asked], file, "the program that reads archives")
+    if (broken := answer.get("broken")) is not None:
         raise RefitError("That is no archive of tar or zip.", why=str(broken), hint="`tar -C FOLDER -c .` makes one.")
-    return _contents(told)
+    return _contents(answer)
 
 
 def _told_by(uid: int, words: list[str], stdin: str | IO[bytes], shown: str) -> dict[str, Any]:
@@ -84,11 +84,11 @@ def _told_by(uid: int, words: list[str], stdin: str | IO[bytes], shown: str) -> 
         cwd=Path("/"),
         shown=[shown],
     )
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
-def _contents(told: dict[str, Any]) -> dict[str, bytes]:
-    if refused := told.get("refused"):
+def _contents(answer: dict[str, Any]) -> dict[str, bytes]:
+    if refused := answer.get("refused"):
         raise Mistakes([Mistake(Path(on_a_line(str(refused[0]))), 0, str(refused[1]), "take it out")])
-    return {path: base64.b64decode(text) for path, text in told["files"].items()}
+    return {path: base64.b64decode(text) for path, text in answer["files"].items()}

@@ -96,7 +96,7 @@ def _is_version(asked: object) -> bool:
     extras = False
     if isinstance(asked, dict):
         listed = asked.get("extras", [])
-        extras = isinstance(listed, list) and all(isinstance(one, str) and _NAME.fullmatch(one) for one in listed)
+        extras = isinstance(listed, list) and all(isinstance(extra, str) and _NAME.fullmatch(extra) for extra in listed)
         if not extras or asked.keys() - {"version", "extras"}:
             return False
         asked = asked.get("version")

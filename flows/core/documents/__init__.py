@@ -60,10 +60,10 @@ class Mistakes(RefitError):
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes: tuple[Mistake, ...] = tuple(sorted(set(mistakes)))
-        count, told = len(self.mistakes), [f"  {mistake}" for mistake in self.mistakes[:_TOLD]]
+        count, lines = len(self.mistakes), [f"  {mistake}" for mistake in self.mistakes[:_TOLD]]
         more = [f"  … and {count - _TOLD} more"] if count > _TOLD else []
         super().__init__(
-            "1 mistake was found:" if count == 1 else f"{count} mistakes were found:", why="\n".join([*told, *more])
+            "1 mistake was found:" if count == 1 else f"{count} mistakes were found:", why="\n".join([*lines, *more])
         )
 
 
@@ -193,7 +193,7 @@ def parse_json(text: str, path: Path, model: type[BaseModel], hint: str = "") ->
         with suppress(Mistakes):
             node = compose(text, path)
         raise Mistakes(
-            replace(one, hint=one.hint or hint) for one in _model_mistakes(path, node, model, error)
+            replace(mistake, hint=mistake.hint or hint) for mistake in _model_mistakes(path, node, model, error)
         ) from None
     return dict(data)
 

@@ -116,8 +116,10 @@ def things(own: Path, settings: Settings, suite: str) -> Iterator[tuple[str, ...
     # All that can be written lies in the file system of the build.
     first, archives = settings.personal_builds.first_uid, own.parent / STORE / "apt"
     command.run(["install", "-d", "-m", "0755", "-o", str(first), "-g", str(first), "--", archives], root=True)
-    volumes = tuple(one.replace(f"{own}/apt:", f"{archives}:", 1) for one in volumes)
-    if written := [one for one in volumes if not one.endswith(":ro") and not one.startswith(f"{archives}:")]:
+    volumes = tuple(volume.replace(f"{own}/apt:", f"{archives}:", 1) for volume in volumes)
+    if written := [
+        volume for volume in volumes if not volume.endswith(":ro") and not volume.startswith(f"{archives}:")
+    ]:
         raise ValueError(f"a confined build could write to {written}")
     variables = "".join(f"export {name}={_PROXY}\n" for name in ("http_proxy", "https_proxy", "HTTPS_PROXY"))
     with (own / "env.sh").open("a", encoding="utf-8") as file:

@@ -87,4 +87,4 @@ def _limit_processes(folder: Path, most: int) -> None:
 def _everywhere(folder: Path) -> list[Path]:
     """The group as all hierarchies have it: with version 1, each has one of its own."""
     others = folder.parent.parent.glob(f"*/{folder.name}") if folder.parent.name == "pids" else ()
-    return [folder, *(one for one in others if one != folder)]
+    return [folder, *(other for other in others if other != folder)]

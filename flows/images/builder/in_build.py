@@ -17,9 +17,9 @@ def carry(source: socket.socket, target: socket.socket) -> None:
     with suppress(OSError):
         while part := source.recv(65536):
             target.sendall(part)
-    for one in (source, target):
+    for connection in (source, target):
         with suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def answer(client: socket.socket) -> None:

@@ -326,4 +326,4 @@ def _told(config: Config, tree: Tree, paths: Iterable[str]) -> dict[str, dict[st
     inner = {f"config.{name}": value for name, value in config["config"].items()}
     entries = {f"{number:03}": entry for number, entry in enumerate(config.get("history") or ())}
     sorts = {"files": {path: tree[path] for path in paths if path in tree}, "config": outer | inner, "history": entries}
-    return {sort: {name: canonical(value).decode() for name, value in told.items()} for sort, told in sorts.items()}
+    return {sort: {name: canonical(value).decode() for name, value in values.items()} for sort, values in sorts.items()}

@@ -71,12 +71,12 @@ class Templates:
         Raises:
             Mistakes: it is none.
         """
-        told = self._asked({"ask": "facts", "name": name})["facts"]
+        answer = self._asked({"ask": "facts", "name": name})["facts"]
         return Facts(
-            names=tuple((str(variable), int(line), str(how)) for variable, line, how in told["names"]),
-            undeclared=frozenset(told["undeclared"]),
-            imports=tuple((str(target), int(line)) for target, line in told["imports"]),
-            references=tuple(other for other, _ in told["references"] if other is not None),
+            names=tuple((str(variable), int(line), str(how)) for variable, line, how in answer["names"]),
+            undeclared=frozenset(answer["undeclared"]),
+            imports=tuple((str(target), int(line)) for target, line in answer["imports"]),
+            references=tuple(other for other, _ in answer["references"] if other is not None),
         )
 
     def _key(self, name: str, variables: Mapping[str, object]) -> tuple[str, bytes]:
@@ -85,23 +85,23 @@ class Templates:
         return name, to_json(variables if uses is None else {key: variables[key] for key in uses if key in variables})
 
     def _made(self, name: str, variables: Mapping[str, object]) -> str:
-        told = self._asked({"ask": "render", "name": name, "variables": to_jsonable_python(variables)})
-        self._uses[name] = told["uses"]
-        return str(told["text"]).strip() + "\n"
+        answer = self._asked({"ask": "render", "name": name, "variables": to_jsonable_python(variables)})
+        self._uses[name] = answer["uses"]
+        return str(answer["text"]).strip() + "\n"
 
     def _asked(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of the process, which may not know this catalog yet, or no more."""
         try:
-            told = RENDERER.ask({**request, "catalog": self._number})
-            if "unknown" in told:
+            answer = RENDERER.ask({**request, "catalog": self._number})
+            if "unknown" in answer:
                 whole = {"root": str(self.root), "texts": dict(self.texts), "catalog": self._number}
-                told = RENDERER.ask({**request, **whole})
+                answer = RENDERER.ask({**request, **whole})
         except Ended as ended:
             raise Mistakes([Mistake(self.root / request["name"], 0, str(ended))]) from None
-        if "mistake" in told:
-            file, line, what = told["mistake"]
+        if "mistake" in answer:
+            file, line, what = answer["mistake"]
             raise Mistakes([Mistake(self.root / str(file), int(line), str(what))])
-        return told
+        return answer
 
 
 def read_templates(root: Path) -> Templates:

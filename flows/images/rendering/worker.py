@@ -209,8 +209,8 @@ def _references(tree: nodes.Template) -> list[tuple[str | None, int]]:
         for node in tree.find_all(kind):
             asked: Any = node.template  # type: ignore[attr-defined]
             several = asked.items if isinstance(asked, nodes.Tuple | nodes.List) else [asked]
-            names: list[Any] = [one.value if isinstance(one, nodes.Const) else None for one in several]
-            references += [(one if isinstance(one, str) else None, node.lineno) for one in names]
+            names: list[Any] = [argument.value if isinstance(argument, nodes.Const) else None for argument in several]
+            references += [(name if isinstance(name, str) else None, node.lineno) for name in names]
     return references
 
 
@@ -220,7 +220,7 @@ def _uses(sandbox: Sandbox, name: str) -> list[str] | None:
     Raises:
         TooMuch: it names itself.
     """
-    names, told = set[str](), True
+    names, complete = set[str](), True
     done, pending = set[tuple[str, str]](), list[tuple[str, tuple[str, ...]]]([(name, (name,))])
     while pending:
         here, way = pending.pop()
@@ -228,14 +228,14 @@ def _uses(sandbox: Sandbox, name: str) -> list[str] | None:
         names.update(variable for variable, _, _ in facts["names"])
         for other, line in facts["references"]:
             if other is None:
-                told = False
+                complete = False
             elif other in way:
                 circle = " → ".join((*way[way.index(other) :], other))
                 raise TooMuch(f"it names itself: {circle}", (sandbox.file(here), line))
             elif other in sandbox.texts and (here, other) not in done:
                 done.add((here, other))
                 pending.append((other, (*way, other)))
-    return sorted(names) if told else None
+    return sorted(names) if complete else None
 
 
 def _mistake(sandbox: Sandbox, name: str, error: Exception) -> tuple[str, int, str]:
@@ -247,7 +247,7 @@ def _mistake(sandbox: Sandbox, name: str, error: Exception) -> tuple[str, int, s
         what = _OUT_OF_MEMORY if isinstance(error, MemoryError) else _TOO_DEEP
     if isinstance(error, TemplateSyntaxError):
         return error.filename or sandbox.file(name), error.lineno, what
-    ours = {sandbox.file(one) for one in sandbox.texts}
+    ours = {sandbox.file(text) for text in sandbox.texts}
     steps = [(step.f_code.co_filename, line) for step, line in traceback.walk_tb(error.__traceback__)]
     place = next((step for step in reversed(steps) if step[0] in ours), None) or _parsed(sandbox, name, error)
     return *place, what

@@ -22,17 +22,20 @@ _LINES = (
 
 def markdown(fleet: Fleet, events: Sequence[Event], now: datetime) -> str:
     """All rollouts, each with its picture and its waves."""
-    return "\n".join(part for one in fleet.rollouts for part in _rollout(one, events, now)) or "No rollout has begun."
-
-
-def _rollout(one: RolloutLine, events: Iterable[Event], now: datetime) -> Iterable[str]:
-    mine = [event for event in events if event.image == one.image and event.at >= one.begun]
-    drawn = base64.b64encode(svg(mine, one.begun, now).encode()).decode()
-    rows = [(w.title, w.moved, w.failed, w.left, in_markdown(w.health.text if w.health else "")) for w in one.waves]
     return (
-        f"## {one.profile} {one.release}: {short(one.image)}, {one.way}",
+        "\n".join(part for rollout in fleet.rollouts for part in _rollout(rollout, events, now))
+        or "No rollout has begun."
+    )
+
+
+def _rollout(rollout: RolloutLine, events: Iterable[Event], now: datetime) -> Iterable[str]:
+    mine = [event for event in events if event.image == rollout.image and event.at >= rollout.begun]
+    drawn = base64.b64encode(svg(mine, rollout.begun, now).encode()).decode()
+    rows = [(w.title, w.moved, w.failed, w.left, in_markdown(w.health.text if w.health else "")) for w in rollout.waves]
+    return (
+        f"## {rollout.profile} {rollout.release}: {short(rollout.image)}, {rollout.way}",
         "",
-        f"![Moves since {one.begun:%Y-%m-%d %H:%M} UTC](data:image/svg+xml;base64,{drawn})",
+        f"![Moves since {rollout.begun:%Y-%m-%d %H:%M} UTC](data:image/svg+xml;base64,{drawn})",
         "",
         "| wave | moved | failed | left | what it says |",
         "|---|---|---|---|---|",

@@ -89,9 +89,12 @@ def fleet(
     now: datetime,
 ) -> Fleet:
     """How all stands, by what a plan says and what the moves so far have shown."""
-    shown = [one for one in standings.values() if one.way is not RolloutStatus.superseded]
+    shown = [standing for standing in standings.values() if standing.way is not RolloutStatus.superseded]
     return Fleet(
-        tuple(_rollout(one, decisions, gates, trials, percents) for one in sorted(shown, key=lambda one: one.begun)),
+        tuple(
+            _rollout(standing, decisions, gates, trials, percents)
+            for standing in sorted(shown, key=lambda standing: standing.begun)
+        ),
         tuple(_session(line, standings.get(line.new), now) for line in decisions),
     )
 
@@ -113,9 +116,9 @@ class Question:
 
 def questions(fleet: Fleet) -> tuple[Question, ...]:
     """The questions, by rollout; none where nobody is left who would move."""
-    going = [one for one in fleet.rollouts if one.way is RolloutStatus.running and not one.complete]
-    blocked = {one: wave for one in going for wave in one.waves if wave.health in BLOCKING}
-    return tuple(Question(one.image, wave.title, _shown(one, wave)) for one, wave in blocked.items())
+    going = [rollout for rollout in fleet.rollouts if rollout.way is RolloutStatus.running and not rollout.complete]
+    blocked = {rollout: wave for rollout in going for wave in rollout.waves if wave.health in BLOCKING}
+    return tuple(Question(rollout.image, wave.title, _shown(rollout, wave)) for rollout, wave in blocked.items())
 
 
 def _shown(line: RolloutLine, wave: WaveLine) -> str:

@@ -116,21 +116,23 @@ def when(line: Decision) -> str:
     return "when nobody works in it"
 
 
-def to_be_told(decisions: Iterable[Decision], told: Iterable[Event]) -> list[Decision]:
+def to_be_told(decisions: Iterable[Decision], events: Iterable[Event]) -> list[Decision]:
     """Those that are to move, and whose owners don't know of this image yet. Pure."""
-    kinds = {(event.session, event.image): event.kind for event in told if event.kind in (Kind.noticed, Kind.withdrawn)}
+    kinds = {
+        (event.session, event.image): event.kind for event in events if event.kind in (Kind.noticed, Kind.withdrawn)
+    }
     return [line for line in decisions if _waits(line) and kinds.get((line.session, line.new)) is not Kind.noticed]
 
 
-def to_be_shown(decisions: Iterable[Decision], told: Iterable[Event]) -> list[Decision]:
+def to_be_shown(decisions: Iterable[Decision], events: Iterable[Event]) -> list[Decision]:
     """Those that wait until their owners, who were told in another way, see the notice in the session itself. Pure."""
-    pairs = {(event.session, event.image) for event in told if event.kind is Kind.noticed}
+    pairs = {(event.session, event.image) for event in events if event.kind is Kind.noticed}
     return [line for line in decisions if line.reason is Reason.untold and (line.session, line.new) in pairs]
 
 
 def to_be_reminded(
     decisions: Iterable[Decision],
-    told: Iterable[Event],
+    earlier: Iterable[Event],
     wishes: Mapping[str, UpdatePreferences],
     steps: Collection[float],
     now: datetime,
@@ -141,12 +143,12 @@ def to_be_reminded(
 
     Args:
         decisions: a plan.
-        told: the notices that were delivered, and the reminders that were sent.
+        earlier: the notices that were delivered, and the reminders that were sent.
         wishes: session → what its owner wants.
         steps: hours before a deadline.
         now: when.
     """
-    events = list(told)
+    events = list(earlier)
     marks = {
         (event.session, event.image, event.data["hours"], event.data["deadline"])
         for event in events
@@ -167,15 +169,15 @@ def to_be_reminded(
     return reminders
 
 
-def to_be_untold(told: Iterable[Event], images: Mapping[str, str], image: str) -> tuple[str, ...]:
+def to_be_untold(events: Iterable[Event], images: Mapping[str, str], image: str) -> tuple[str, ...]:
     """The sessions whose owners were told of an image, or tried to be, and that don't have it. Pure.
 
     Args:
-        told: the notices, delivered or not.
+        events: the notices, delivered or not.
         images: session → the image that it has.
         image: the one that isn't to come any more.
     """
-    names = {event.session for event in told if event.image == image}
+    names = {event.session for event in events if event.image == image}
     return tuple(sorted(name for name in names if images.get(name, image) != image))
 
 
@@ -239,13 +241,13 @@ def _answered(wish: UpdatePreferences | None, now: datetime) -> bool:
     return wish.mode is Mode.pin or bool(wish.snoozed_until and wish.snoozed_until > now)
 
 
-def is_called_off(told: Sequence[Event]) -> bool:
+def is_called_off(events: Sequence[Event]) -> bool:
     """Whether the last of a session's notices was taken back. Pure.
 
     Args:
-        told: its notices, delivered or not, and what took them back, oldest first.
+        events: its notices, delivered or not, and what took them back, oldest first.
     """
-    return bool(told) and told[-1].kind is Kind.withdrawn
+    return bool(events) and events[-1].kind is Kind.withdrawn
 
 
 def first_told(events: Iterable[Event], kind: Kind) -> dict[tuple[str, str], datetime]:

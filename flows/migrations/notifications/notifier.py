@@ -99,13 +99,16 @@ class Notifier:
 
     def tell(self, decisions: Sequence[Decision]) -> tuple[str, ...]:
         """Tell all who are to be told, and remind all who are to be; the sessions whose owners know now."""
-        told = self._history.events(kinds=(Kind.noticed, Kind.withdrawn, Kind.reminded))
-        lines, steps = to_be_told(decisions, told), self._settings.migration.remind_hours
-        near, unseen = to_be_reminded(decisions, told, self._wishes.all(), steps, now()), to_be_shown(decisions, told)
+        events = self._history.events(kinds=(Kind.noticed, Kind.withdrawn, Kind.reminded))
+        lines, steps = to_be_told(decisions, events), self._settings.migration.remind_hours
+        near, unseen = (
+            to_be_reminded(decisions, events, self._wishes.all(), steps, now()),
+            to_be_shown(decisions, events),
+        )
         told_now = zip(lines, at_once(self._tell, lines), strict=True)
         shown = zip(unseen, at_once(self._show, unseen), strict=True)
         sessions_told = [line.session for line, done in (*told_now, *shown) if done]
-        reminded = at_once(lambda one: self._remind(*one), near)
+        reminded = at_once(lambda due: self._remind(*due), near)
         return (*sessions_told, *(line.session for (line, _), done in zip(near, reminded, strict=True) if done))
 
     def hear(self, decisions: Sequence[Decision]) -> tuple[str, ...]:
@@ -116,8 +119,8 @@ class Notifier:
 
     def _asked(self) -> list[Event]:
         """The notices that are on pages, where there are buttons."""
-        told = self._history.events(kinds=(Kind.noticed, Kind.not_noticed))
-        return [event for event in told if event.data["page"]]
+        events = self._history.events(kinds=(Kind.noticed, Kind.not_noticed))
+        return [event for event in events if event.data["page"]]
 
     def _hear(self, line: Decision) -> bool:
         with suppress(RefitError):  # it is stopped, or moves just now
@@ -137,19 +140,19 @@ class Notifier:
 
     def _tell(self, line: Decision) -> bool:
         outcome = self._deliver(line)
-        told = "; ".join([*outcome.delivered, *outcome.problems])
+        text = "; ".join([*outcome.delivered, *outcome.problems])
         last = self._history.events(session=line.session, image=line.new, kinds=(Kind.not_noticed,))
         if outcome.delivered:
-            self._write(Kind.noticed, line, outcome, told)
-        elif not last or last[-1].what != told:  # the same is told once
-            self._write(Kind.not_noticed, line, outcome, told)
+            self._write(Kind.noticed, line, outcome, text)
+        elif not last or last[-1].what != text:  # the same is told once
+            self._write(Kind.not_noticed, line, outcome, text)
         if outcome.seen:
-            self._write(Kind.seen, line, outcome, told)
+            self._write(Kind.seen, line, outcome, text)
         return bool(outcome.delivered)
 
-    def _write(self, kind: Kind, line: Decision, outcome: _Outcome, told: str) -> None:
+    def _write(self, kind: Kind, line: Decision, outcome: _Outcome, text: str) -> None:
         data = {"from": line.old, "page": outcome.page}
-        self._history.add(kind, session=line.session, image=line.new, what=told, data=data)
+        self._history.add(kind, session=line.session, image=line.new, what=text, data=data)
 
     def _show(self, line: Decision) -> bool:
         """Show a notice in the session itself whose owner was told by another way."""
@@ -160,8 +163,8 @@ class Notifier:
 
     def _remind(self, line: Decision, step: float) -> bool:
         """A process that is killed here reminds nobody twice: the reminder is written down first."""
-        told, data = mark(line, step), reminder(line, step)
-        self._history.add(Kind.reminded, session=line.session, image=line.new, what=told, data=data)
+        text, data = mark(line, step), reminder(line, step)
+        self._history.add(Kind.reminded, session=line.session, image=line.new, what=text, data=data)
         outcome = self._deliver(line, step)
         said = "; ".join([*outcome.delivered, *outcome.problems])
         logger.info("%s was reminded %s: %s", line.session, mark(line, step), said)

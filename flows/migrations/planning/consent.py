@@ -100,8 +100,8 @@ def starting(candidate: Candidate, now: datetime) -> Candidate:
 
 def deadline_if_told(candidate: Candidate, new: str, rollout: PlanInput) -> datetime | None:
     """When a session would be moved by force, had its owner been told by now; none: never."""
-    told = replace(candidate, notified=candidate.notified or rollout.now)
-    deadline = terms(told, new, rollout).deadline
+    notified = replace(candidate, notified=candidate.notified or rollout.now)
+    deadline = terms(notified, new, rollout).deadline
     return None if deadline is None else datetime.fromtimestamp(deadline, UTC)
 
 
@@ -159,12 +159,12 @@ def _deadline(candidate: Candidate, clock: ZoneInfo) -> int | None:
     """When a session is moved whether it fits or not: its clock starts with a notice that was delivered."""
     if candidate.notified is None or (candidate.by and mode(candidate) is Mode.ask):
         return None
-    told = candidate.notified.timestamp()
-    soonest, days = told + candidate.policy.notice_hours * _HOUR, candidate.policy.deadline_days
+    notified_at = candidate.notified.timestamp()
+    soonest, days = notified_at + candidate.policy.notice_hours * _HOUR, candidate.policy.deadline_days
     if candidate.wish.until and mode(candidate) is Mode.forced_by:
         last = hours.midnight(candidate.wish.until + timedelta(days=1), clock)
         return int(max(last, soonest))
-    return int(max(told + days * _DAY, soonest)) if days else None
+    return int(max(notified_at + days * _DAY, soonest)) if days else None
 
 
 def _waits(candidate: Candidate) -> tuple[Reason | None, str]:

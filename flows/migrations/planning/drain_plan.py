@@ -108,13 +108,13 @@ def explanation(machine: str, since: datetime | None, minutes: float) -> str:
         since: since when a Refit that runs knows it; none: none has seen it yet.
         minutes: how long people are waited for; 0: no session moves for it.
     """
-    told = f"it has to leave the machine {machine}, which was closed"
+    beginning = f"it has to leave the machine {machine}, which was closed"
     if not minutes:
-        return f"{told}, and is not moved for it (`kubernetes.drain_minutes: 0`)"
+        return f"{beginning}, and is not moved for it (`kubernetes.drain_minutes: 0`)"
     if since is None:
-        return f"{told}: it moves within {minutes:g} minutes after a Refit that runs has seen it"
+        return f"{beginning}: it moves within {minutes:g} minutes after a Refit that runs has seen it"
     deadline = since + timedelta(minutes=minutes)
-    return f"{told}: it moves as soon as nobody works in it, by {deadline:%Y-%m-%d %H:%M} UTC in any case"
+    return f"{beginning}: it moves as soon as nobody works in it, by {deadline:%Y-%m-%d %H:%M} UTC in any case"
 
 
 def called_off_notice(name: str, machine: str) -> tuple[str, str]:

@@ -51,12 +51,12 @@ class Observed:
 
     @cached_property
     def _by_name(self) -> Mapping[str, Candidate]:
-        return {one.session.name: one for one in self.candidates}
+        return {candidate.session.name: candidate for candidate in self.candidates}
 
     def with_candidate(self, candidate: Candidate) -> Observed:
         """The same, with something else known of one session."""
         name = candidate.session.name
-        others = (one for one in self.candidates if one.session.name != name)
+        others = (other for other in self.candidates if other.session.name != name)
         return replace(self, candidates=(*others, candidate))
 
 

@@ -63,13 +63,13 @@ def ide(asked: dict[str, Any]) -> str:
 
 def kernel(asked: dict[str, Any]) -> dict[str, str]:
     """Let the server start its kernel; returns that kernel's Python, and the file by which it is reached."""
-    status, told = _ask("POST", asked["port"], f"{asked['prefix']}/api/kernels", asked["limit"])
+    status, answer = _ask("POST", asked["port"], f"{asked['prefix']}/api/kernels", asked["limit"])
     if status != http.client.CREATED:
         raise ConnectionError(f"/api/kernels answers {status}")
     until = time.monotonic() + asked["limit"]
     while time.monotonic() < until:
         for argv in _running():
-            files = [word for word in argv if json.loads(told)["id"] in word and word.endswith(".json")]
+            files = [word for word in argv if json.loads(answer)["id"] in word and word.endswith(".json")]
             if files and Path(files[0]).exists():
                 return {"python": argv[0], "file": files[0]}
         time.sleep(POLL_SECONDS)

@@ -226,10 +226,10 @@ class _Inside:
         access, prefix = self._session.access, self._session.path
         asked = {"port": access.port, "prefix": prefix, "health": access.health, "limit": self._limit}
         script = _SCRIPT.read_text(encoding="utf-8")
-        told = json.loads(self._execute(["python3", "-B", "-", name, json.dumps(asked)], script))
-        if problem := told.get("problem"):
-            raise _Late(problem) if told.get("late") else RefitError(problem)
-        return told["seen"]
+        answer = json.loads(self._execute(["python3", "-B", "-", name, json.dumps(asked)], script))
+        if problem := answer.get("problem"):
+            raise _Late(problem) if answer.get("late") else RefitError(problem)
+        return answer["seen"]
 
     def _execute(self, argv: list[str], stdin: str = "", limit: float | None = None) -> str:
         return self._trial.execute(argv, stdin, limit or self._limit + QUICK)

@@ -110,14 +110,18 @@ class Observer:
 
     def fallen(self, statuses: Iterable[Status]) -> frozenset[tuple[str, str]]:
         """Sessions that ought to run and don't, with their images; not those that somebody starts or moves just now."""
-        away = [one.session for one in statuses if one.should_run and one.running is not Running.running]
+        away = [status.session for status in statuses if status.should_run and status.running is not Running.running]
         at_work = held(self._database, "session ") if away else ()
-        return frozenset((one.name, one.image) for one in away if f"session {one.name}" not in at_work)
+        return frozenset((session.name, session.image) for session in away if f"session {session.name}" not in at_work)
 
     def _to_pull(self, statuses: Iterable[Status], images: Mapping[ImageKey, str]) -> dict[str, int]:
         """Image → bytes that have to be pulled before anybody can move to it."""
-        running = [one.session for one in statuses if one.running is Running.running and not one.session.owned_by]
-        return self._pulls.sizes({images[image_key(one)] for one in running if has_other_image(one, images)})
+        running = [
+            status.session for status in statuses if status.running is Running.running and not status.session.owned_by
+        ]
+        return self._pulls.sizes(
+            {images[image_key(session)] for session in running if has_other_image(session, images)}
+        )
 
     def _rollout(
         self,
@@ -157,8 +161,8 @@ class Observer:
         """The facts about each session; those that run and are to be on another image are looked at, unless spared."""
         last, rest = {move.session: move for move in moves}, timedelta(minutes=self._policy.poll_minutes)
         wishes, no_wish = PreferenceStore(self._database).all(), UpdatePreferences()
-        told = History(self._database).events(kinds=(Kind.noticed, Kind.seen, Kind.withdrawn))
-        notified, noticed = first_told(told, Kind.noticed), first_told(told, Kind.seen)
+        events = History(self._database).events(kinds=(Kind.noticed, Kind.seen, Kind.withdrawn))
+        notified, noticed = first_told(events, Kind.noticed), first_told(events, Kind.seen)
         rules = policies(self._settings) if statuses else {}
         moving = [s.session for s in statuses if s.running is Running.running and has_other_image(s.session, images)]
         seen = self._seen(session for session in moving if session.name not in spared)
@@ -210,7 +214,7 @@ def canaries(
 ) -> dict[str, str]:
     """Image → the session that goes first to it if its first wave would be empty; `besides`: not for these images."""
     running = [status.session for status in statuses if status.running is Running.running]
-    going = [(one.name, images[image_key(one)]) for one in running if has_other_image(one, images)]
+    going = [(session.name, images[image_key(session)]) for session in running if has_other_image(session, images)]
     pending = {*images.values()} - {*besides}
     return {image: wave_gates.canary([each for each in going if each[1] == image], percents) for image in pending}
 

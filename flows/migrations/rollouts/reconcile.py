@@ -154,7 +154,7 @@ def due(decisions: Iterable[Decision], now: datetime, policy: RolloutPolicy) -> 
         if line.action is Action.migrate and line.at and line.due and line.due < now + timedelta(seconds=1)
         if line.at <= soon and not (line.forced and line.deadline and now < line.deadline)
     ]
-    return [line for *_, line in sorted(ready, key=lambda one: one[:3])]
+    return [line for *_, line in sorted(ready, key=lambda candidate: candidate[:3])]
 
 
 def next_look(decisions: Iterable[Decision], now: datetime, policy: RolloutPolicy) -> datetime | None:

@@ -137,9 +137,12 @@ class SessionPlanner:
     @property
     def immovable(self) -> tuple[Decision, ...]:
         """Lines for the sessions of others that were seen for the last plan, and that can't be moved."""
-        owned = [one for one in self._owned.values() if one.trouble]
+        owned = [owned_session for owned_session in self._owned.values() if owned_session.trouble]
         return tuple(
-            Decision(one.session.name, Action.skip, one.session.image, "", detail=one.trouble) for one in owned
+            Decision(
+                owned_session.session.name, Action.skip, owned_session.session.image, "", detail=owned_session.trouble
+            )
+            for owned_session in owned
         )
 
     def at_start(self, name: str) -> Decision | None:
@@ -324,8 +327,8 @@ class SessionPlanner:
         seen, problems = self._observer.others.see(besides={status.session.name for status in own})
         for problem in problems:
             logger.warning("sessions of others can't be seen just now: %s", problem)
-        self._owned = {one.session.name: one for one in seen}
-        statuses = (*own, *(one.status for one in seen if not one.trouble))
+        self._owned = {owned_session.session.name: owned_session for owned_session in seen}
+        statuses = (*own, *(owned_session.status for owned_session in seen if not owned_session.trouble))
         if not origin:
             return statuses
         image = evidence.find(Registry(self._settings), origin).digest

@@ -134,12 +134,16 @@ class Rollouts:
         """
         rollouts = self.all()
         open_ones = {
-            image: one for image, one in rollouts.items() if one.way in (RolloutStatus.running, RolloutStatus.paused)
+            image: rollout
+            for image, rollout in rollouts.items()
+            if rollout.way in (RolloutStatus.running, RolloutStatus.paused)
         }
         digits = text.removeprefix("sha256:")
         if text and len(digits) < _LEAST_DIGITS:
             raise RefitError(f"{text!r} is too short.", hint="give the first twelve digits: `refit migrate status`.")
-        meant = {i: one for i, one in rollouts.items() if i.startswith(f"sha256:{digits}")} if text else open_ones
+        meant = (
+            {i: rollout for i, rollout in rollouts.items() if i.startswith(f"sha256:{digits}")} if text else open_ones
+        )
         if len(meant) == 1:
             return next(iter(meant.values()))
         if text:
@@ -170,8 +174,8 @@ class Rollouts:
 def _judged(transaction: Transaction, image: str, since: datetime) -> dict[int, Health]:
     """Wave → what was written down last of it in this rollout."""
     mine = (EventRow.image == image, EventRow.kind == Kind.judged, EventRow.at >= since)
-    told = map(json.loads, transaction.scalars(select(EventRow.data).where(*mine).order_by(EventRow.number)))
-    return {said["wave"]: Health(said["health"]) for said in told}
+    documents = map(json.loads, transaction.scalars(select(EventRow.data).where(*mine).order_by(EventRow.number)))
+    return {said["wave"]: Health(said["health"]) for said in documents}
 
 
 def _standing(row: StandingRow, said: datetime | None) -> RolloutState:

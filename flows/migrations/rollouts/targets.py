@@ -64,14 +64,16 @@ class TargetFinder:
         if self._only_begun:
             begun = self.begun()
             refusals = self._publications.refusals(begun.values())
-            answers: Mapping[ImageKey, str | Refusal] = {key: refusals.get(one, one) for key, one in begun.items()}
+            answers: Mapping[ImageKey, str | Refusal] = {
+                key: refusals.get(image, image) for key, image in begun.items()
+            }
         elif to:
             answers = targets(sessions, to, self._settings)
         else:
             answers = self._publications.current({image_key(session) for session in sessions})
         return Targets(
-            {key: one for key, one in answers.items() if isinstance(one, str)},
-            {key: one for key, one in answers.items() if isinstance(one, Refusal)},
+            {key: answer for key, answer in answers.items() if isinstance(answer, str)},
+            {key: answer for key, answer in answers.items() if isinstance(answer, Refusal)},
         )
 
     def require(self, image: str) -> None:
@@ -81,7 +83,7 @@ class TargetFinder:
     def begun(self) -> dict[ImageKey, str]:
         """The images whose rollouts have begun and aren't over."""
         going_on = (RolloutStatus.running, RolloutStatus.paused)
-        begun = (one for one in self._rollouts.all().values() if one.way in going_on)
+        begun = (rollout for rollout in self._rollouts.all().values() if rollout.way in going_on)
         return {(rollout.profile, rollout.release): rollout.image for rollout in begun}
 
     def superseded(self, session: Session, image: str) -> bool:

@@ -115,7 +115,7 @@ def _prepared(sessions: Sessions, name: str, snapshot: str, with_image: bool) ->
     if not with_image or chosen.image == session.image:
         return session, chosen, session
     moves = Journal(sessions.store.database).history(name)
-    had = [one for move in moves for one in (move.before, move.after) if one.image == chosen.image]
+    had = [version for move in moves for version in (move.before, move.after) if version.image == chosen.image]
     if not had:
         raise RefitError(
             f"Nobody knows any more how {name!r} was made with the image of {chosen.name!r}.",

@@ -92,15 +92,15 @@ def listed(sessions: Sessions, name: str) -> tuple[Listed, ...]:
     changed: dict[str, tuple[str, ...] | None] = {}
     until = time.monotonic() + LIST_SECONDS
     with suppress(LeaseTaken, RefitError), sessions.alone(name, wait=0):  # somebody acts on it: later, then
-        for one in reversed(snapshots):
+        for snapshot in reversed(snapshots):
             if time.monotonic() >= until:  # a move may wait for the session
                 break
-            changed[one.id] = sessions.homes.touched(session, one.id)
+            changed[snapshot.id] = sessions.homes.touched(session, snapshot.id)
     sizes, until = dict[str, int | None](), time.monotonic() + LIST_SECONDS
-    for one in reversed(snapshots):
-        asks = one.size is None and time.monotonic() < until
-        sizes[one.id] = sessions.homes.own_size(session, one.id) if asks else one.size
-    return tuple(Listed(one, sizes[one.id], changed.get(one.id)) for one in snapshots)
+    for snapshot in reversed(snapshots):
+        asks = snapshot.size is None and time.monotonic() < until
+        sizes[snapshot.id] = sessions.homes.own_size(session, snapshot.id) if asks else snapshot.size
+    return tuple(Listed(snapshot, sizes[snapshot.id], changed.get(snapshot.id)) for snapshot in snapshots)
 
 
 def find(sessions: Sessions, name: str, snapshot: str) -> Snapshot:
@@ -111,9 +111,9 @@ def find(sessions: Sessions, name: str, snapshot: str) -> Snapshot:
     """
     session = sessions.store.session(name)
     snapshots = all_of(sessions, session)
-    if chosen := next((one for one in snapshots if snapshot in (one.name, one.id)), None):
+    if chosen := next((candidate for candidate in snapshots if snapshot in (candidate.name, candidate.id)), None):
         return chosen
-    raise UnknownName("snapshot", snapshot, [one.name for one in snapshots], where=f"those of {name}")
+    raise UnknownName("snapshot", snapshot, [other.name for other in snapshots], where=f"those of {name}")
 
 
 def all_of(sessions: Sessions, session: Session) -> tuple[Snapshot, ...]:
@@ -125,12 +125,12 @@ def all_of(sessions: Sessions, session: Session) -> tuple[Snapshot, ...]:
     records = SnapshotRecords(database)
     on_record, unfinished = records.all(session.name), records.left(session.name)
     noted = (from_note(text, session.name) for text in sessions.homes.notes(session.name))
-    by_id = {one.id: one for one in (*filter(None, noted), *on_record) if one.id not in unfinished}
-    recorded = [one for one in by_id.values() if sessions.homes.has_snapshot(session.name, one.id)]
-    ids = {one.id for one in recorded}
+    by_id = {snapshot.id: snapshot for snapshot in (*filter(None, noted), *on_record) if snapshot.id not in unfinished}
+    recorded = [snapshot for snapshot in by_id.values() if sessions.homes.has_snapshot(session.name, snapshot.id)]
+    ids = {snapshot.id for snapshot in recorded}
     moves = [move for move in Journal(database).history(session.name) if move.state in FINAL and move.id not in ids]
     kept = [_of_move(move) for move in moves if sessions.homes.has_snapshot(session.name, move.id)]
-    return tuple(sorted((*recorded, *kept), key=lambda one: (one.at, one.id)))
+    return tuple(sorted((*recorded, *kept), key=lambda snapshot: (snapshot.at, snapshot.id)))
 
 
 def _of_move(move: Move) -> Snapshot:

@@ -36,8 +36,8 @@ def mind(settings: Settings, sessions: Sessions) -> None:
     """
     full, records = is_full(settings), SnapshotRecords(sessions.store.database).all()
     there: dict[str, list[Snapshot]] = {}
-    for one in records:
-        there.setdefault(one.session, []).append(one)
+    for record in records:
+        there.setdefault(record.session, []).append(record)
     policies = RulesStore(sessions.store.database).policies(settings.snapshots)
     for session in sessions.store.sessions():
         policy, snapshots = policies(session.name), there.get(session.name, ())
@@ -64,8 +64,8 @@ def _mind(settings: Settings, sessions: Sessions, name: str, policy: SnapshotPol
         return
     if due:
         _take(sessions, record[0], records.all(name))
-    for one in outlived(records.all(name), policy, settings.migration.keep_hours, now()):
-        taking.remove(sessions, one, SCHEDULE)
+    for snapshot in outlived(records.all(name), policy, settings.migration.keep_hours, now()):
+        taking.remove(sessions, snapshot, SCHEDULE)
 
 
 def _is_at_rest(sessions: Sessions, name: str) -> bool:
@@ -81,7 +81,7 @@ def _take(sessions: Sessions, session: Session, there: tuple[Snapshot, ...]) -> 
     try:
         if sessions.homes.snapshot_cost(session):
             return
-        latest = max(there, key=lambda one: one.at, default=None)
+        latest = max(there, key=lambda snapshot: snapshot.at, default=None)
         if latest and sessions.homes.touched(session, latest.id) == ():
             return
         taking.take(sessions, session, Kind.scheduled, SCHEDULE)
@@ -92,10 +92,10 @@ def _take(sessions: Sessions, session: Session, there: tuple[Snapshot, ...]) -> 
 def _make_room(sessions: Sessions) -> None:
     """Remove one snapshot, the oldest that nobody has named: the room comes back a while later, and then it is seen."""
     records = SnapshotRecords(sessions.store.database)
-    if (one := first_to_go(records.all())) is None:
+    if (oldest := first_to_go(records.all())) is None:
         logger.warning("the pool is full, and no snapshot is left that may go")
         return
-    with suppress(LeaseTaken), sessions.alone(one.session, wait=0):
-        if _is_at_rest(sessions, one.session):
-            taking.remove(sessions, one, SCHEDULE)
-            logger.warning("the pool is full: the snapshot %s of %s was removed", one.name, one.session)
+    with suppress(LeaseTaken), sessions.alone(oldest.session, wait=0):
+        if _is_at_rest(sessions, oldest.session):
+            taking.remove(sessions, oldest, SCHEDULE)
+            logger.warning("the pool is full: the snapshot %s of %s was removed", oldest.name, oldest.session)

@@ -77,6 +77,6 @@ def drop(sessions: Sessions, journal: Journal, name: str, id: str) -> None:
 def _check(sessions: Sessions, journal: Journal, name: str, id: str) -> None:
     if journal.unfinished(name):
         raise RefitError(f"A move of {name!r} is not finished.", hint="finish it: `refit migrate recover`.")
-    ids = [one.id for one in kept(sessions, journal, name)]
+    ids = [snapshot.id for snapshot in kept(sessions, journal, name)]
     if id not in ids:
         raise UnknownName("snapshot", id, ids, where=f"what was kept of {name}")

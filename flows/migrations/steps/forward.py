@@ -205,8 +205,8 @@ class Forward:
 
     def _candidate(self, move: Move) -> Candidate:
         policy = self._policies.get((move.before.profile, move.before.release), self._settings.migration.sessions)
-        told = self._history.events(session=move.before.name, kinds=(Kind.seen, Kind.withdrawn))
-        noticed = first_told(told, Kind.seen).get((move.before.name, move.before.image))
+        events = self._history.events(session=move.before.name, kinds=(Kind.seen, Kind.withdrawn))
+        noticed = first_told(events, Kind.seen).get((move.before.name, move.before.image))
         return Candidate(move.before, running=True, policy=policy, wish=self._wish(move.before.name), noticed=noticed)
 
     def _wish(self, session: str) -> UpdatePreferences:
@@ -296,11 +296,13 @@ class Forward:
         self._part_with_former(move)
         title = shutdown_notice.title_after(move)
         lost = packages.told(self._context.journal.entries(move))
-        told = shutdown_notice.reopen(self._sessions, move.after, self._context.ended(move), title, lost)
+        message = shutdown_notice.reopen(self._sessions, move.after, self._context.ended(move), title, lost)
         if remade := environments.remake(self._context, move):
-            told = shutdown_notice.tell(self._sessions, move.after, title, "\n".join(filter(None, (told, remade))))
+            message = shutdown_notice.tell(
+                self._sessions, move.after, title, "\n".join(filter(None, (message, remade)))
+            )
         rest = home_snapshots.settle(self._context, move)
-        return replace(rest, note="\n".join(filter(None, (told, rest.note))))
+        return replace(rest, note="\n".join(filter(None, (message, rest.note))))
 
     def _part_with_former(self, move: Move) -> None:
         """The old container goes, or is kept for a while; then those from before it go."""

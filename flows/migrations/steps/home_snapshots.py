@@ -55,9 +55,9 @@ def settle(context: MoveContext, move: Move) -> Outcome:
 def keep(context: MoveContext, move: Move, kind: Kind) -> str:
     """Let the snapshot of a move be one of the session's; returns its name."""
     records, before = SnapshotRecords(context.sessions.store.database), move.before
-    if there := next((one for one in records.all(before.name) if one.id == move.id), None):
+    if there := next((snapshot for snapshot in records.all(before.name) if snapshot.id == move.id), None):
         return there.name
-    name = name_for(kind, move.created, {one.name for one in records.all(before.name)})
+    name = name_for(kind, move.created, {snapshot.name for snapshot in records.all(before.name)})
     volumes = tuple(part.volume for part in parts(before) if part.volume)
     made_of = (before.image, before.profile, before.release, volumes)
     kept = Snapshot(move.id, before.name, name, kind, "", move.created, "", *made_of)

@@ -35,9 +35,9 @@ class OthersSteps:
         keeper = self._keeper(move)
         if move.back_to:
             raise RefitError(f"The home of {move.before.name!r} has no snapshots: it is its {keeper.kind}'s.")
-        told = keeper.check(move.before, move.after)
+        proof = keeper.check(move.before, move.after)
         keeper.prove(move.before)
-        return Outcome("; ".join(filter(None, (keeper.lacks, told))))
+        return Outcome("; ".join(filter(None, (keeper.lacks, proof))))
 
     def rehearse(self, move: Move) -> Outcome:
         """None: nothing of Refit's runs beside sessions of others."""

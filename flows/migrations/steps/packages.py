@@ -40,9 +40,9 @@ def check(context: MoveContext, move: Move, missing: Mapping[str, str]) -> None:
     """
     stays = context.settings.migration.missing_packages is MissingPackages.stay and move.consent is not Consent.forced
     if missing and stays:
-        told = some([f"{name} ({why})" for name, why in missing.items()])
+        packages = some([f"{name} ({why})" for name, why in missing.items()])
         command = f"refit session uninstall {move.before.name} {' '.join(missing)}"
-        raise Deferred(f"its new image can't have system packages that it has: {told}; `{command}` lets it move")
+        raise Deferred(f"its new image can't have system packages that it has: {packages}; `{command}` lets it move")
 
 
 def no_index(error: NoIndex) -> Deferred:

@@ -69,10 +69,10 @@ def _script() -> str:
     return Path(supervise.__file__).read_text(encoding="utf-8")
 
 
-def _read(told: str) -> Outcome | None:
+def _read(output: str) -> Outcome | None:
     """The outcome of a hook in this text; none: there is none."""
     try:
-        return _OUTCOME.validate_json(told) if told.strip() else None
+        return _OUTCOME.validate_json(output) if output.strip() else None
     except ValidationError:  # its owner has ended what ran it
         return Outcome(None, "", "")
 
@@ -112,12 +112,12 @@ def disproved(execute: Callable[[list[str]], str], outdated: str = "") -> str:
         outdated: a file in the home that is out of date whatever the hook says, and is removed; empty: none.
     """
     try:
-        told = execute(["sh", "-c", _PROVE, "sh", _script(), outdated])
+        output = execute(["sh", "-c", _PROVE, "sh", _script(), outdated])
     except ProgramFailed as error:
         return f"its hook ~/{PROOF} {_unclear(error)}"
-    if told.strip() == _READ_ONLY:
+    if output.strip() == _READ_ONLY:
         return "it can't write to its home"
-    outcome = _read(told)
+    outcome = _read(output)
     if outcome is None or outcome.code == 0:
         return ""
     if outcome.code is None:

@@ -73,7 +73,9 @@ def look(asked: Row) -> Row:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         sessions_of_kernels = (server or {}).get("kernels", [])
         kernels = [
-            *pool.map(lambda one: {**one, "variables": _variables(one, processes, asked["ask"])}, sessions_of_kernels)
+            *pool.map(
+                lambda kernel: {**kernel, "variables": _variables(kernel, processes, asked["ask"])}, sessions_of_kernels
+            )
         ]
     return {
         "at": time.time(),
@@ -337,8 +339,8 @@ def _gpu() -> float:
     if program is None:
         raise FileNotFoundError("there is no nvidia-smi")
     asked = [program, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-    told = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
-    return max(map(float, told.split()), default=0.0) / 100
+    output = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
+    return max(map(float, output.split()), default=0.0) / 100
 
 
 def _jupyter(asked: Row) -> Row:
@@ -387,8 +389,8 @@ def _variables(kernel: Row, processes: Iterable[Row], ask: str) -> Any:
     # The kernel's own Python: it is the one that surely has what speaks with kernels.
     call = [mine[0]["argv"][0], "-c", ask, files[0]]
     try:
-        told = subprocess.run(call, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
-        return json.loads(told)
+        output = subprocess.run(call, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
+        return json.loads(output)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
 

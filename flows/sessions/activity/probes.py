@@ -105,14 +105,14 @@ def asked(session: Session, manner: ProbeSpec) -> str:
     )
 
 
-def read_look(session: Session, told: str) -> Look:
+def read_look(session: Session, output: str) -> Look:
     """The answer to the question for a look.
 
     Raises:
         RefitError: it is none.
     """
     try:
-        return _LOOK.validate_json(told)
+        return _LOOK.validate_json(output)
     except ValidationError as error:
         what, hint = (
             f"The look into {session.name!r} printed no report of a look.",

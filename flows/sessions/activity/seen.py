@@ -24,5 +24,5 @@ def work_in(seen: Seen) -> str:
     """The work that a stop would interrupt, or the state that it would lose; empty: none. Pure."""
     if seen.verdict is Verdict.idle:
         return ""
-    told = [one.text for one in seen.evidence if one.says is seen.verdict]
-    return some(told, between="; ") or f"it is {seen.verdict}"
+    texts = [item.text for item in seen.evidence if item.says is seen.verdict]
+    return some(texts, between="; ") or f"it is {seen.verdict}"

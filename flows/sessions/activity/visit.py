@@ -96,8 +96,8 @@ class Visit(Programs):
             return self._engine.execute(container, argv, stdin, limit, most)
         try:
             question = json.dumps({"run": [*argv], "stdin": stdin, "limit": limit, "most": most})
-            told = self._answer(question, limit + _LATE)
-            ended = _Ended.model_validate_json(told)
+            answer = self._answer(question, limit + _LATE)
+            ended = _Ended.model_validate_json(answer)
         except (RefitError, ValidationError) as error:
             raise ProgramFailed(argv, "gave no answer", str(error)[-_TAIL:], None, None) from None
         why = ended.why[-_TAIL:]

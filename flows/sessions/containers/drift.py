@@ -28,18 +28,18 @@ def marked(options: Sequence[str]) -> list[str]:
     return [*options, f"--label={LABEL}={_digest(options)}"]
 
 
-def changes(told: Told) -> tuple[str, ...]:
+def changes(inspected: Told) -> tuple[str, ...]:
     """The changes since Refit made it, each in words.
 
     Args:
-        told: the output of `podman container inspect`.
+        inspected: the output of `podman container inspect`.
     """
-    called = told["Config"].get("CreateCommand") or []
-    written = (told["Config"].get("Labels") or {}).get(LABEL)
+    called = inspected["Config"].get("CreateCommand") or []
+    written = (inspected["Config"].get("Labels") or {}).get(LABEL)
     if written and _digest(_own(called)) != written:
         return ("it was made anew, with other options than Refit's",)
     made = _Made(called)
-    return tuple(change for look in _LOOKS for change in look(told, made))
+    return tuple(change for look in _LOOKS for change in look(inspected, made))
 
 
 class _Made:
@@ -55,38 +55,38 @@ class _Made:
         return next(iter(self.all(name)), "")
 
 
-def _name(told: Told, made: _Made) -> Iterator[str]:
-    if made.one("name") not in ("", told["Name"]):
-        yield f"it was renamed to {told['Name']}"
+def _name(inspected: Told, made: _Made) -> Iterator[str]:
+    if made.one("name") not in ("", inspected["Name"]):
+        yield f"it was renamed to {inspected['Name']}"
 
 
-def _written(told: Told, made: _Made) -> Iterator[str]:
-    labels = {f"{name}={value}" for name, value in (told["Config"].get("Labels") or {}).items()}
-    variables = set(told["Config"].get("Env") or ())
+def _written(inspected: Told, made: _Made) -> Iterator[str]:
+    labels = {f"{name}={value}" for name, value in (inspected["Config"].get("Labels") or {}).items()}
+    variables = set(inspected["Config"].get("Env") or ())
     for what, option, there in (("variable", "env", variables), ("label", "label", labels)):
         others = (value.partition("=")[0] for value in made.all(option) if value not in there)
         yield from (f"the {what} {name} is another" for name in others)
 
 
-def _mounts(told: Told, made: _Made) -> Iterator[str]:
-    mounted = [(mount["Source"], mount["Destination"]) for mount in told.get("Mounts") or ()]
+def _mounts(inspected: Told, made: _Made) -> Iterator[str]:
+    mounted = [(mount["Source"], mount["Destination"]) for mount in inspected.get("Mounts") or ()]
     asked = [_mount(value) for value in made.all("mount")]
     yield from (f"{target} is no longer mounted" for source, target in asked if (source, target) not in mounted)
     yield from (f"{source} was mounted at {target}" for source, target in mounted if (source, target) not in asked)
 
 
-def _network(told: Told, made: _Made) -> Iterator[str]:
-    asked, published = set(made.all("publish")), set(_published(told["HostConfig"].get("PortBindings") or {}))
+def _network(inspected: Told, made: _Made) -> Iterator[str]:
+    asked, published = set(made.all("publish")), set(_published(inspected["HostConfig"].get("PortBindings") or {}))
     yield from (f"the port {port} is no longer published" for port in sorted(asked - published))
     yield from (f"the port {port} was published" for port in sorted(published - asked))
-    networks = told["NetworkSettings"].get("Networks") or {}
+    networks = inspected["NetworkSettings"].get("Networks") or {}
     if len(networks) > 1:
         yield f"it was connected with other networks: {', '.join(sorted(networks))}"
 
 
-def _limits(told: Told, made: _Made) -> Iterator[str]:
+def _limits(inspected: Told, made: _Made) -> Iterator[str]:
     for name, (option, meaning) in _LIMITS.items():
-        if (now := told["HostConfig"].get(name) or 0) > 0 and now != round(meaning(made.one(option) or "0")):
+        if (now := inspected["HostConfig"].get(name) or 0) > 0 and now != round(meaning(made.one(option) or "0")):
             yield f"its limit {name} is {now}"
 
 

@@ -264,27 +264,27 @@ class Podman:
         Raises:
             RefitError: it doesn't run, or has no address there.
         """
-        told = self._inspect(container)
-        if (address := as_address(told, port)) is None:
+        inspected = self._inspect(container)
+        if (address := as_address(inspected, port)) is None:
             raise not_running(f"{container} can't be reached.", "It doesn't run, or has no address of its own.")
         return address
 
     def _inspect(self, container: str) -> Mapping[str, Any]:
         """Podman's record of a container; for as long as its first process lives, it is the same."""
-        first, told = self._inspected.get(container, (None, {}))
+        first, inspected = self._inspected.get(container, (None, {}))
         if first is None or not first.alive:
-            (told,) = json.loads(self._podman("container", "inspect", container).stdout)
-            if first := ProcessId.of(told["State"]["Pid"]):
-                self._inspected[container] = first, told
-        return told
+            (inspected,) = json.loads(self._podman("container", "inspect", container).stdout)
+            if first := ProcessId.of(inspected["State"]["Pid"]):
+                self._inspected[container] = first, inspected
+        return inspected
 
     def by_hand(self, session: Session) -> tuple[str, ...]:
         """Changes by hand to a session's container, each in words."""
         made = (each for each in self.containers(session.name) if each.generation == session.generation)
         if (argv := next(made, None)) is None:
             return ()
-        (told,) = json.loads(self._podman("container", "inspect", argv.name).stdout)
-        return drift.changes(told)
+        (inspected,) = json.loads(self._podman("container", "inspect", argv.name).stdout)
+        return drift.changes(inspected)
 
     def execute(
         self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = FOREIGN_OUTPUT

@@ -52,5 +52,5 @@ def _layers_here(settings: Settings) -> frozenset[str]:
     if not (ids := command.run([*podman, "images", "--quiet", "--no-trunc"], root=True).stdout.split()):
         return frozenset()
     shape = "{{json .RootFS.Layers}}"
-    told = command.run([*podman, "image", "inspect", "--format", shape, *ids], root=True, accepted=(0, _GONE)).stdout
-    return frozenset(layer for line in told.splitlines() if line for layer in json.loads(line) or ())
+    output = command.run([*podman, "image", "inspect", "--format", shape, *ids], root=True, accepted=(0, _GONE)).stdout
+    return frozenset(layer for line in output.splitlines() if line for layer in json.loads(line) or ())

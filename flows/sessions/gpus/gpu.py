@@ -58,7 +58,7 @@ class NoGpu(RefitError):
     """There are not as many free GPUs as a session wants."""
 
     def __init__(self, name: str, number: int, gpus: Sequence[Gpu], taken: Sequence[Taken]) -> None:
-        holders = "\n".join(f"  {one}" for one in taken)
+        holders = "\n".join(f"  {seat}" for seat in taken)
         there = f"This machine has {len(gpus)}; taken are:\n{holders}" if taken else f"This machine has {len(gpus)}."
         super().__init__(
             f"The session {name!r} waits for {'a GPU' if number == 1 else f'{number} GPUs'}.",
@@ -87,7 +87,7 @@ def read_spec(text: str, file: Path) -> tuple[Gpu, ...]:
 def gpus_among(devices: Iterable[Gpu], kinds: Collection[str]) -> tuple[Gpu, ...]:
     """The GPUs among devices, each once: of these kinds, or of any kind that ends in `/gpu` if there are none."""
     gpus: dict[frozenset[str], Gpu] = {}
-    for device in sorted(devices, key=lambda one: one.name):
+    for device in sorted(devices, key=lambda device: device.name):
         is_gpu = device.kind in kinds if kinds else device.kind.endswith("/gpu")
         if is_gpu and not device.name.endswith(f"={_EVERYTHING}"):
             # The same GPU may be there by its number and by its long name.
@@ -127,14 +127,14 @@ def count_free(gpus: Iterable[Gpu], taken: Iterable[Taken], share: int) -> int:
 
 def free_from(taken: Iterable[Taken]) -> datetime | None:
     """When the first GPU is given back of which that is known; none: nobody knows."""
-    return min((one.until for one in taken if one.until), default=None)
+    return min((seat.until for seat in taken if seat.until), default=None)
 
 
 def _free(gpus: Iterable[Gpu], taken: Iterable[Taken], share: int) -> dict[str, int]:
     """GPU → how many sessions more may have it, if any; none may have one that a person holds."""
     rest = list(taken)
-    held = {one.gpu for one in rest if not one.session}
-    count = Counter(one.gpu for one in rest)
+    held = {seat.gpu for seat in rest if not seat.session}
+    count = Counter(seat.gpu for seat in rest)
     seats = {gpu.name: share - count[gpu.name] for gpu in gpus if gpu.name not in held}
     return {name: left for name, left in seats.items() if left > 0}
 

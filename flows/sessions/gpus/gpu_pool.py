@@ -101,7 +101,7 @@ class GpuPool:
             UnknownName: this machine has no such GPU.
             RefitError: somebody has it.
         """
-        if gpu not in (names := {one.name for one in self.gpus()}):
+        if gpu not in (names := {device.name for device in self.gpus()}):
             raise UnknownName("GPU", gpu, names)
 
         def work(transaction: Transaction) -> None:

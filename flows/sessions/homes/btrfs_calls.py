@@ -11,9 +11,9 @@ from pathlib import Path
 
 def call(file: int, number: int, asked: bytes) -> bytes:
     """Make one of the calls of `ioctl` on an open file; returns what the kernel has written over the question."""
-    told = bytearray(asked)  # of one that can't be changed, Python passes 1 KiB at most
-    fcntl.ioctl(file, number, told)
-    return bytes(told)
+    buffer = bytearray(asked)  # of one that can't be changed, Python passes 1 KiB at most
+    fcntl.ioctl(file, number, buffer)
+    return bytes(buffer)
 
 
 @contextmanager

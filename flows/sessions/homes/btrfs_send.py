@@ -47,4 +47,4 @@ def touched(dump: str) -> frozenset[str] | None:
 def only_within(paths: Iterable[str], allowed: Collection[str]) -> bool:
     """Whether all paths are in what is `allowed`: patterns of rsync, of which those with wildcards don't count."""
     plain = [pattern.strip("/") for pattern in allowed if _PLAIN.fullmatch(pattern)]
-    return all(any(path == one or path.startswith(f"{one}/") for one in plain) for path in paths)
+    return all(any(path == folder or path.startswith(f"{folder}/") for folder in plain) for path in paths)

@@ -75,8 +75,8 @@ def use(path: Path) -> tuple[int, int] | None:
 
 def _number(path: Path) -> int:
     with opened(path) as subvolume:
-        told = struct.unpack("=Q4088x", call(subvolume, _WHICH, struct.pack("=QQ4080x", 0, _TOP)))
-    return int(told[0])
+        limits = struct.unpack("=Q4088x", call(subvolume, _WHICH, struct.pack("=QQ4080x", 0, _TOP)))
+    return int(limits[0])
 
 
 def _groups(path: Path) -> Path:

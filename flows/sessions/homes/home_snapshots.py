@@ -115,8 +115,8 @@ class HomeSnapshots:
             return None
         asked: copying.Call = ["btrfs", "filesystem", "du", "--summarize", "--raw", *folders]
         try:
-            told = enclosed.run(asked, reads=folders, limit=SIZE_SECONDS, yields=True).stdout
-            return sum(int(line.split()[1]) for line in told.splitlines()[1:])
+            output = enclosed.run(asked, reads=folders, limit=SIZE_SECONDS, yields=True).stdout
+            return sum(int(line.split()[1]) for line in output.splitlines()[1:])
         except (ProgramFailed, CommandTimeout, ValueError, IndexError):
             return None
 
@@ -272,18 +272,18 @@ class HomeSnapshots:
             RefitError: one isn't in the snapshot, or `to` can't be made: nothing was brought.
         """
         snapshot, chosen = self.snapshot(session.name, id), files_back.chosen(session, paths)
-        for one in chosen:
-            files_back.look(one.part.beside(snapshot), one.paths)
+        for path in chosen:
+            files_back.look(path.part.beside(snapshot), path.paths)
         beside = self._beside(session, to) if to else None
-        for one in chosen:
-            source, target = one.part.beside(snapshot), beside or one.part.folder
-            files_back.bring(source, target, one.paths, self._copy_seconds, suffix=suffix)
+        for path in chosen:
+            source, target = path.part.beside(snapshot), beside or path.part.folder
+            files_back.bring(source, target, path.paths, self._copy_seconds, suffix=suffix)
 
     def _beside(self, session: Session, to: str) -> Path:
-        (one,) = files_back.chosen(session, [to])
-        if one.part.volume:
+        (path,) = files_back.chosen(session, [to])
+        if path.part.volume:
             raise RefitError(f"{to!r} isn't in the home.", hint="choose a folder in the home.")
-        return files_back.make_beside(session.home, one.paths[0], session.uid, self._copy_seconds)
+        return files_back.make_beside(session.home, path.paths[0], session.uid, self._copy_seconds)
 
     def forget(self, session: str, id: str) -> None:
         """Remove one snapshot, of the home and of the volumes; its note goes first."""

@@ -109,8 +109,8 @@ def _direct(subvolume: int) -> list[bytes]:
 
 
 def _path(subvolume: int, number: int, folder: int) -> bytes:
-    told = call(subvolume, _NAME, struct.pack(_NAMED, folder, number, b"", b""))
-    _, _, name, path = struct.unpack(_NAMED, told)
+    answer = call(subvolume, _NAME, struct.pack(_NAMED, folder, number, b"", b""))
+    _, _, name, path = struct.unpack(_NAMED, answer)
     return bytes(path.partition(b"\0")[0] + name.partition(b"\0")[0])
 
 

@@ -31,8 +31,8 @@ def nested_as_root(path: Path) -> tuple[str, ...]:
     """`subvolumes.nested`; as root, whoever calls."""
     if os.geteuid() == 0:
         return subvolumes.nested(path)
-    told = command.run([sys.executable, "-I", "-m", subvolumes.__name__, "nested", path], root=True).stdout
-    return tuple(json.loads(told))
+    output = command.run([sys.executable, "-I", "-m", subvolumes.__name__, "nested", path], root=True).stdout
+    return tuple(json.loads(output))
 
 
 def use_as_root(path: Path) -> tuple[int, int] | None:
@@ -43,5 +43,5 @@ def use_as_root(path: Path) -> tuple[int, int] | None:
     """
     if os.geteuid() == 0:
         return disk_quotas.use(path)
-    told = json.loads(command.run([sys.executable, "-I", "-m", subvolumes.__name__, "use", path], root=True).stdout)
-    return (told[0], told[1]) if told else None
+    usage = json.loads(command.run([sys.executable, "-I", "-m", subvolumes.__name__, "use", path], root=True).stdout)
+    return (usage[0], usage[1]) if usage else None

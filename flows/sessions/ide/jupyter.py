@@ -122,7 +122,7 @@ class Jupyter(Pages):
             listed = _ON_PAGE.validate_json(self._send("GET", _NOTICES).content)
         except ValidationError as error:  # people may run what they like in their session
             raise JupyterError(f"The notices at {self._url} can't be understood.", why=str(error)) from None
-        return {one.id: one for one in listed}
+        return {kernel.id: kernel for kernel in listed}
 
     def forget_answer(self, id: str) -> None:
         """Removes the answer to that notice, which has been heard."""

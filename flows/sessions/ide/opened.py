@@ -15,12 +15,12 @@ ANSWER_SECONDS = 5
 def look(port: int) -> dict[str, Any]:
     """Documents with a kernel, and terminals; to ask doesn't count as activity."""
     documents = [
-        {name: one[name] for name in ("path", "name", "type")}
-        | {"kernel": one["kernel"]["name"], "kernel_id": one["kernel"]["id"]}
-        for one in _get(port, "/api/sessions")
-        if one["kernel"]
+        {name: session[name] for name in ("path", "name", "type")}
+        | {"kernel": session["kernel"]["name"], "kernel_id": session["kernel"]["id"]}
+        for session in _get(port, "/api/sessions")
+        if session["kernel"]
     ]
-    return {"documents": documents, "terminals": [one["name"] for one in _get(port, "/api/terminals")]}
+    return {"documents": documents, "terminals": [terminal["name"] for terminal in _get(port, "/api/terminals")]}
 
 
 def _get(port: int, path: str) -> Any:

@@ -76,8 +76,8 @@ def look(engine: Programs, session: Session, running: Sequence[Evidence]) -> Ope
     if session.access.protocol != "jupyter":
         return Opened(programs=tuple(item.text for item in running))
     call = ["python3", "-I", "-", str(session.access.port)]
-    told = engine.execute(session.container, call, stdin=_SCRIPT.read_text(encoding="utf-8"), limit=_LIMIT)
-    item = Opened.from_json(told)
+    output = engine.execute(session.container, call, stdin=_SCRIPT.read_text(encoding="utf-8"), limit=_LIMIT)
+    item = Opened.from_json(output)
     documents = item.documents[:_MOST]
     named = {document.kernel_id for document in documents}
     programs = tuple(each.text for each in running if not each.kernel or each.kernel not in named)

@@ -51,7 +51,7 @@ def ask(method: str, path: str, given: dict[str, str] | None = None) -> dict[str
         body = None if given is None else json.dumps(given)
         channel.request(method, path, body, {"Content-Type": "application/json"})
         answer = channel.getresponse()
-        told: dict[str, Any] = json.loads(answer.read(MOST_BYTES))
+        document: dict[str, Any] = json.loads(answer.read(MOST_BYTES))
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise Refused(
             f"Refit doesn't answer ({error}). Try again in a minute. If it stays so, ask the person who runs Refit: "
@@ -60,9 +60,9 @@ def ask(method: str, path: str, given: dict[str, str] | None = None) -> dict[str
     finally:
         channel.close()
     if answer.status >= 400:
-        parts = [told.get(name) for name in ("title", "detail", "hint")]
+        parts = [document.get(name) for name in ("title", "detail", "hint")]
         raise Refused(" ".join(str(part) for part in parts if part))
-    return told
+    return document
 
 
 def printable(text: object) -> str:
@@ -70,15 +70,15 @@ def printable(text: object) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))
 
 
-def show(told: dict[str, Any]) -> None:
+def show(session: dict[str, Any]) -> None:
     """Print a session for people."""
-    update = told.get("update") or {}
+    update = session.get("update") or {}
     image = update.get("image")
     rows = [
-        ("session", told["name"]),
-        ("owner", told["owner"]),
-        ("state", told["state"]),
-        ("profile", f"{told['profile']} ({told['release']})"),
+        ("session", session["name"]),
+        ("owner", session["owner"]),
+        ("state", session["state"]),
+        ("profile", f"{session['profile']} ({session['release']})"),
         ("newer image", "yes" if image else "no"),
         ("changes", update.get("changes") if image else ""),
         ("moves", update.get("when")),
@@ -139,14 +139,14 @@ def main() -> int:
         if chosen.verb == "hold":
             print(hold(chosen))
             return 0
-        told = told_by(chosen)
+        answer = told_by(chosen)
     except (Refused, OSError) as error:
         print(printable(error), file=sys.stderr)
         return 1
     if chosen.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(answer, indent=2))
     else:
-        show(told)
+        show(answer)
     return 0
 
 

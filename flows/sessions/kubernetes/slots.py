@@ -125,7 +125,7 @@ class Slots:
         """
 
         def has_ended(told: Mapping[str, Any] | None) -> bool:
-            return told is None or slot.container not in {one.container for one in records.pod(told).slots}
+            return told is None or slot.container not in {other.container for other in records.pod(told).slots}
 
         self._cluster.wait("pods", pod, has_ended, _KUBELET_SECONDS, f"{pod} doesn't end")
 

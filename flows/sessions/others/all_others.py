@@ -33,9 +33,9 @@ class Others:
 
     @cached_property
     def _keepers(self) -> dict[str, Keeper]:
-        told = self._settings.others
-        keepers: list[Keeper] = [Notebooks(self._settings)] if told.notebooks else []
-        keepers += [HubServers(self._settings)] if told.hub.api else []
+        others = self._settings.others
+        keepers: list[Keeper] = [Notebooks(self._settings)] if others.notebooks else []
+        keepers += [HubServers(self._settings)] if others.hub.api else []
         return {keeper.kind: keeper for keeper in keepers}
 
     def see(self, *, besides: Collection[str] = ()) -> tuple[tuple[Owned, ...], tuple[RefitError, ...]]:
@@ -50,8 +50,10 @@ class Others:
                 seen += keeper.see()
             except RefitError as error:  # of others there is nothing to be seen then, and one's own go on
                 problems.append(error)
-        kept = sorted((one for one in seen if one.session.name not in besides), key=lambda one: one.session.name)
-        self._last = {one.session.name: one.session for one in kept}
+        kept = sorted(
+            (owned for owned in seen if owned.session.name not in besides), key=lambda owned: owned.session.name
+        )
+        self._last = {owned.session.name: owned.session for owned in kept}
         return tuple(kept), tuple(problems)
 
     def named(self, name: str) -> Owned | None:
@@ -63,8 +65,8 @@ class Others:
 
     def terms(self, owned: Owned) -> str:
         """The owner of a session, and all that has to be known before it is moved, in words."""
-        told = (f"it belongs to the {owner_of(owned.session)}", self.of(owned.session).lacks, owned.told)
-        return "; ".join(filter(None, told))
+        sentences = (f"it belongs to the {owner_of(owned.session)}", self.of(owned.session).lacks, owned.told)
+        return "; ".join(filter(None, sentences))
 
     def of(self, session: Session) -> Keeper:
         """The keeper of a session.

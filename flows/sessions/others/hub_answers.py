@@ -45,15 +45,15 @@ class HubServer:
 
 def servers_of(user: Mapping[str, Any], option: str) -> Iterator[HubServer]:
     """The servers of a person, as the Hub tells of them; `option` names the image."""
-    for name, told in (user.get("servers") or {}).items():
-        options = told.get("user_options") or {}
+    for name, server in (user.get("servers") or {}).items():
+        options = server.get("user_options") or {}
         yield HubServer(
             user=user["name"],
             name=name,
             image=str(options.get(option) or ""),
-            ready=bool(told.get("ready")),
-            pending=str(told.get("pending") or ""),
-            url=str(told.get("url") or ""),
+            ready=bool(server.get("ready")),
+            pending=str(server.get("pending") or ""),
+            url=str(server.get("url") or ""),
             options=options,
         )
 
@@ -93,15 +93,15 @@ def refused(api: str, call: str, status: int, text: str) -> RefitError:
     return RefitError(f"The Hub at {api} refuses.", why=f"{call} answers {status}: {text[:_TAIL]}")
 
 
-def look_of(at: float, told: Mapping[str, Any]) -> Look:
+def look_of(at: float, answers: Mapping[str, Any]) -> Look:
     """A look at a server, from its answers to /api/status, /api/kernels and /api/terminals.
 
     Programs aren't seen: where a terminal is open, nobody knows what runs in it.
     """
-    status, terminals = told["status"], told["terminals"]
+    status, terminals = answers["status"], answers["terminals"]
     kernels = tuple(
-        Kernel(one["id"], one["name"], one["execution_state"], datetime.fromisoformat(one["last_activity"]))
-        for one in told["kernels"]
+        Kernel(kernel["id"], kernel["name"], kernel["execution_state"], datetime.fromisoformat(kernel["last_activity"]))
+        for kernel in answers["kernels"]
     )
     used = status["last_activity"] if status["last_activity"] != status["started"] else ""
     return Look(

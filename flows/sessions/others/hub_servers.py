@@ -47,9 +47,9 @@ class HubServers:
 
     def __init__(self, settings: Settings) -> None:
         """Nothing is asked of the Hub yet."""
-        told = settings.others.hub
-        self._api, self._token_file, self._option = told.api, told.token_file, told.image_option
-        self._seconds, self._ready_seconds = told.start_minutes * 60, settings.ready_timeout_seconds
+        hub = settings.others.hub
+        self._api, self._token_file, self._option = hub.api, hub.token_file, hub.image_option
+        self._seconds, self._ready_seconds = hub.start_minutes * 60, settings.ready_timeout_seconds
         self._images = OwnImages(settings)
         self._entrances: dict[tuple[str, str], tuple[float, str]] = {}
 
@@ -118,8 +118,8 @@ class HubServers:
         offset: int | None = 0
         headers = {"Accept": "application/jupyterhub-pagination+json"}
         while offset is not None:
-            told = self._ask("GET", f"/users?state=active&offset={offset}&limit=200", headers=headers).json()
-            items, paging = (told, {}) if isinstance(told, list) else (told["items"], told["_pagination"])
+            users = self._ask("GET", f"/users?state=active&offset={offset}&limit=200", headers=headers).json()
+            items, paging = (users, {}) if isinstance(users, list) else (users["items"], users["_pagination"])
             for user in items:
                 yield from servers_of(user, self._option)
             offset = (paging.get("next") or {}).get("offset")
@@ -157,7 +157,7 @@ class HubServers:
     def look(self, session: Session) -> Look:
         """Ask the server itself, through the Hub's proxy: for its kernels, its terminals, and when it was last used."""
         server = self._server(session)
-        told: dict[str, Any] = {}
+        answers: dict[str, Any] = {}
         with self._client_with(self._entrance(server)) as client:
             for path in ("status", "kernels", "terminals"):
                 url = f"{self._url(server)}/api/{path}?no_track_activity=1"
@@ -168,8 +168,8 @@ class HubServers:
                 if not answer.is_success:
                     self._entrances.pop((server.user, server.name), None)
                     raise RefitError(f"The {owner_of(session)} answers {answer.status_code} to /api/{path}.")
-                told[path] = answer.json()
-        return look_of(now().timestamp(), told)
+                answers[path] = answer.json()
+        return look_of(now().timestamp(), answers)
 
     def _url(self, of: HubServer) -> str:
         """Where a server is reached: through the Hub's proxy."""
@@ -249,8 +249,8 @@ class HubServers:
         return written if session.generation == 1 and written else self._images.reference(session.image)
 
     def _options(self, session: Session) -> Mapping[str, Any]:
-        told: Mapping[str, Any] = json.loads(session.environment.get(_OPTIONS, "{}"))
-        return told
+        options: Mapping[str, Any] = json.loads(session.environment.get(_OPTIONS, "{}"))
+        return options
 
 
 def _names(session: Session) -> tuple[str, str]:

@@ -73,7 +73,10 @@ class OwnImages:
         Raises:
             RefitError: the registry doesn't answer.
         """
-        name = next((one for one in self._names if reference.startswith((f"{one}@", f"{one}:"))), None)
+        name = next(
+            (repository for repository in self._names if reference.startswith((f"{repository}@", f"{repository}:"))),
+            None,
+        )
         if name is None:
             return None
         mark, rest = reference[len(name)], reference[len(name) + 1 :]

@@ -107,8 +107,8 @@ def name_of(*parts: str) -> str:
     whole = "--".join(parts)
     if len(whole) <= LONGEST_NAME and whole[:1].isalpha() and all(_PLAIN.fullmatch(part) for part in parts):
         return whole
-    told = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
-    return f"{nearest_legal(whole)[: LONGEST_NAME - 9].rstrip('-') or 'session'}-{told}"
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
+    return f"{nearest_legal(whole)[: LONGEST_NAME - 9].rstrip('-') or 'session'}-{digest}"
 
 
 def name_of_notebook(namespace: str, name: str) -> str:

@@ -50,13 +50,13 @@ class Notebook:
         return "" if self.place >= 0 else f"nobody can tell which of its containers it is: {', '.join(self.containers)}"
 
 
-def notebook(told: Mapping[str, Any]) -> Notebook:
+def notebook(document: Mapping[str, Any]) -> Notebook:
     """A Notebook, as the API server tells of it; the schema of many says nothing of what is in it."""
-    metadata = told["metadata"]
+    metadata = document["metadata"]
     annotations = metadata.get("annotations") or {}
-    template = ((told.get("spec") or {}).get("template") or {}).get("spec") or {}
-    containers = [one for one in template.get("containers") or () if isinstance(one, Mapping)]
-    names = tuple(str(one.get("name", "")) for one in containers)
+    template = ((document.get("spec") or {}).get("template") or {}).get("spec") or {}
+    containers = [container for container in template.get("containers") or () if isinstance(container, Mapping)]
+    names = tuple(str(container.get("name", "")) for container in containers)
     place = names.index(metadata["name"]) if metadata["name"] in names else 0 if len(names) == 1 else -1
     return Notebook(
         namespace=metadata["namespace"],
@@ -94,22 +94,27 @@ class NotebookPod:
     prefix: str
 
 
-def pod(told: Mapping[str, Any], container: str) -> NotebookPod:
+def pod(document: Mapping[str, Any], container: str) -> NotebookPod:
     """A Pod, as the API server tells of it, by one of its containers."""
-    metadata, status = told["metadata"], told.get("status") or {}
-    spec: Mapping[str, Any] = next((one for one in told["spec"]["containers"] if one["name"] == container), {})
+    metadata, status = document["metadata"], document.get("status") or {}
+    spec: Mapping[str, Any] = next(
+        (entry for entry in document["spec"]["containers"] if entry["name"] == container), {}
+    )
     seen: Mapping[str, Any] = next(
-        (one for one in status.get("containerStatuses") or () if one["name"] == container), {}
+        (entry for entry in status.get("containerStatuses") or () if entry["name"] == container), {}
     )
     state = seen.get("state") or {}
-    variables = {one["name"]: str(one.get("value", "")) for one in spec.get("env") or ()}
+    variables = {variable["name"]: str(variable.get("value", "")) for variable in spec.get("env") or ()}
     return NotebookPod(
         name=metadata["name"],
         uid=metadata["uid"],
         asks=str(spec.get("image", "")),
         digest=str(seen.get("imageID", "")).rpartition("@")[2] if "running" in state else "",
         trouble=trouble(state),
-        ready=any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ()),
+        ready=any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in status.get("conditions") or ()
+        ),
         ending="deletionTimestamp" in metadata,
         prefix=variables.get("NB_PREFIX", "").rstrip("/"),
     )
@@ -117,9 +122,9 @@ def pod(told: Mapping[str, Any], container: str) -> NotebookPod:
 
 def pod_of(pods: Iterable[Mapping[str, Any]], of: Notebook) -> NotebookPod | None:
     """The Pod of a Notebook, if it has one that wasn't told to end."""
-    own = (one for one in pods if (one["metadata"].get("labels") or {}).get(OF_NOTEBOOK) == of.name)
-    read = [pod(one, of.container) for one in own]
-    return next((one for one in read if not one.ending), None)
+    own = (pod for pod in pods if (pod["metadata"].get("labels") or {}).get(OF_NOTEBOOK) == of.name)
+    read = [pod(document, of.container) for document in own]
+    return next((record for record in read if not record.ending), None)
 
 
 def exchange(of: Notebook, image: str) -> list[dict[str, object]]:

@@ -55,7 +55,7 @@ class Notebooks:
         return tuple(owned for cluster in self._clusters.values() for owned in self._all(cluster))
 
     def _all(self, cluster: Cluster) -> Iterator[Owned]:
-        listed = [notebook(told) for told in cluster.list(NOTEBOOKS)]
+        listed = [notebook(document) for document in cluster.list(NOTEBOOKS)]
         pods = cluster.list("pods", **{OF_NOTEBOOK: ""}) if listed else []
         for each in listed:
             yield self._owned(each, pod_of(pods, each) if each.place >= 0 else None)
@@ -92,8 +92,8 @@ class Notebooks:
 
     def _read(self, session: Session) -> Notebook | None:
         cluster, name = self._of(session)
-        told = cluster.find(NOTEBOOKS, name)
-        read = notebook(told) if told else None
+        document = cluster.find(NOTEBOOKS, name)
+        read = notebook(document) if document else None
         return read if read and read.uid == session.owned_by.rpartition("/")[2] else None
 
     def _there(self, session: Session) -> Notebook:
@@ -194,8 +194,8 @@ class Notebooks:
         }
         script = f"exec({_PROOF.read_text(encoding='utf-8')!a})"
         limit = float(asked["seconds"]) + 30.0  # type: ignore[arg-type]
-        told = output_of(cluster, its, container, _PYTHON, f"{script}\n{json.dumps(asked)}\n", limit=limit)
-        return told.strip()[:500]
+        output = output_of(cluster, its, container, _PYTHON, f"{script}\n{json.dumps(asked)}\n", limit=limit)
+        return output.strip()[:500]
 
 
 @dataclass(frozen=True)
@@ -212,15 +212,15 @@ class _Inside:
         return talk(self.cluster, self.pod, self.name, argv, limit)
 
 
-def _is_up(session: Session, of: Notebook, told: Mapping[str, Any] | None) -> bool:
+def _is_up(session: Session, of: Notebook, document: Mapping[str, Any] | None) -> bool:
     """Whether a Pod runs a session's image.
 
     Raises:
         RefitError: it never will.
     """
-    if told is None:
+    if document is None:
         return False
-    its = pod(told, of.container)
+    its = pod(document, of.container)
     if its.ending or its.asks != of.image:
         return False
     if its.trouble:

@@ -70,8 +70,8 @@ def _ask(url: str, method: str = "GET") -> dict[str, Any]:
     headers = {"Content-Type": "application/json", **({"Authorization": f"token {token}"} if token else {})}
     request = urllib.request.Request(url, b"{}" if method == "POST" else None, headers, method=method)
     with _NO_PROXY.open(request, timeout=ANSWER_SECONDS) as answer:
-        told: dict[str, Any] = json.loads(answer.read() or b"{}")
-        return told
+        document: dict[str, Any] = json.loads(answer.read() or b"{}")
+        return document
 
 
 if __name__ == "__main__":

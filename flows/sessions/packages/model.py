@@ -134,10 +134,10 @@ def script() -> str:
     )
 
 
-def read_report(told: str, names: Sequence[str]) -> Outcome:
+def read_report(output: str, names: Sequence[str]) -> Outcome:
     """The outcome as the script says it; of a package of which it says nothing, nobody knows."""
     there, missing = dict[str, str](), dict[str, str]()
-    for line in told.splitlines():
+    for line in output.splitlines():
         if (match := _REPORT.fullmatch(line)) and match[2] in names:
             if match[1] == "there":
                 there[match[2]] = on_a_line(match[3])

@@ -95,8 +95,8 @@ class PackageStore:
         finished = [package for package in self.of(session) if package.finished]
 
         def work(rows: Transaction) -> None:
-            for one in finished:
-                rows.merge(PackageRow(session=other, name=one.name, by=one.by, at=one.at, finished=True))
+            for package in finished:
+                rows.merge(PackageRow(session=other, name=package.name, by=package.by, at=package.at, finished=True))
 
         write_rows(self._database, work)
 

@@ -183,14 +183,14 @@ class Entitlements:
 
     def usable_by(self, person: str) -> dict[str, Access]:
         """The sessions that a person may use, and as what."""
-        told = {session: self.may_use(person, session) for session in self.owners}
-        return {session: access for session, access in told.items() if access}
+        accesses = {session: self.may_use(person, session) for session in self.owners}
+        return {session: access for session, access in accesses.items() if access}
 
     def people_of(self, session: str) -> dict[str, Access]:
         """The people who may use a session, its owner among them, and as what."""
         names = self.rights.accounts if self.rights.accounts is not None else filter(None, [self.owners.get(session)])
-        told = {person: self.may_use(person, session) for person in names}
-        return {person: access for person, access in told.items() if access}
+        accesses = {person: self.may_use(person, session) for person in names}
+        return {person: access for person, access in accesses.items() if access}
 
     def shares_of(self, session: str) -> tuple[Share, ...]:
         """The shares of a session that hold, codes among them."""
@@ -211,9 +211,9 @@ class Entitlements:
     def _shared(self, person: str, session: str) -> Access:
         """The share that lasts longest; one with the person comes before one with a group."""
         mine = [share for share in self._of(session) if self._reaches(share, person) and self._holds(share)]
-        told = [self._access(share) for share in sorted(mine, key=lambda share: share.kind is Kind.group)]
-        endless = [access for access in told if access.until is None]
-        longest = max(told, key=lambda access: access.until or self.at, default=NO_ACCESS)
+        accesses = [self._access(share) for share in sorted(mine, key=lambda share: share.kind is Kind.group)]
+        endless = [access for access in accesses if access.until is None]
+        longest = max(accesses, key=lambda access: access.until or self.at, default=NO_ACCESS)
         return endless[0] if endless else longest
 
     def _reaches(self, share: Share, person: str) -> bool:

@@ -72,7 +72,7 @@ class PersonKeys:
 
     def of(self, person: str) -> tuple[PersonKey, ...]:
         """The keys of one person, the oldest first."""
-        return tuple(one for one in self.all() if one.person == person)
+        return tuple(key for key in self.all() if key.person == person)
 
     def find(self, fingerprint: str) -> PersonKey | None:
         """The key with this fingerprint; none: it is nobody's."""

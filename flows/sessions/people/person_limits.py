@@ -78,11 +78,11 @@ class Homes:
 
     def __str__(self) -> str:
         """Their number and their limit, for people; empty: there is nothing to tell."""
-        told = f"You have {self.count} home{'' if self.count == 1 else 's'}"
+        sentence = f"You have {self.count} home{'' if self.count == 1 else 's'}"
         kept = f", {self.kept} of them without a session" if self.kept else ""
         if self.most is None:
-            return f"{told}{kept}." if self.kept else ""
-        return f"{told}{kept}; each home and volume may take {self.most / 1e9:.3g} GB of disk."
+            return f"{sentence}{kept}." if self.kept else ""
+        return f"{sentence}{kept}; each home and volume may take {self.most / 1e9:.3g} GB of disk."
 
 
 @dataclass(frozen=True)
@@ -114,29 +114,29 @@ class Account:
         has = self.used.get(session, Amounts())
         others = total(amounts for name, amounts in self.used.items() if name != session)
         for resource in Resource:
-            one, before, most = asked.of(resource), others.of(resource), self.allowed.of(resource)
-            if one > has.of(resource) and before + one > most:
-                return _REFUSALS[resource](resource, one, before, most)
+            wanted_amount, before, most = asked.of(resource), others.of(resource), self.allowed.of(resource)
+            if wanted_amount > has.of(resource) and before + wanted_amount > most:
+                return _REFUSALS[resource](resource, wanted_amount, before, most)
         return None
 
     def __str__(self) -> str:
         """Their use and their limits, for people; empty: nothing is limited."""
         sessions, *of_those = (
-            f"{_number(one, self.total.of(one))} of {_amount(one, self.allowed.of(one))}"
-            if math.isfinite(self.allowed.of(one))
+            f"{_number(resource, self.total.of(resource))} of {_amount(resource, self.allowed.of(resource))}"
+            if math.isfinite(self.allowed.of(resource))
             else ""
-            for one in Resource
+            for resource in Resource
         )
         *first, last = list(filter(None, of_those)) or [""]
         running = " and ".join(filter(None, (", ".join(first), last)))
-        told = [f"You have {sessions}."] * bool(sessions) + [f"Those that run take {running}."] * bool(running)
-        return " ".join(told) if sessions or not running else f"Your sessions that run take {running}."
+        sentences = [f"You have {sessions}."] * bool(sessions) + [f"Those that run take {running}."] * bool(running)
+        return " ".join(sentences) if sessions or not running else f"Your sessions that run take {running}."
 
 
 def total(amounts: Iterable[Amounts]) -> Amounts:
     """The sum of amounts."""
     several = list(amounts)
-    return Amounts(*(sum(one.of(resource) for one in several) for resource in Resource))
+    return Amounts(*(sum(part.of(resource) for part in several) for resource in Resource))
 
 
 def takes(memory: int, cpus: float, gpus: int = 0, *, runs: bool = True) -> Amounts:
@@ -158,17 +158,17 @@ def allowed(limits: PersonLimits, groups: Collection[str]) -> Amounts:
     """
     of_groups = [limits.groups[group] for group in groups if group in limits.groups]
     return Amounts(
-        _most([one.sessions for one in of_groups], limits.sessions),
-        _most([_bytes(one) for one in of_groups], _bytes(limits)),
-        _most([one.cpus for one in of_groups], limits.cpus),
-        _most([one.gpus for one in of_groups], limits.gpus),
+        _most([group.sessions for group in of_groups], limits.sessions),
+        _most([_bytes(group) for group in of_groups], _bytes(limits)),
+        _most([group.cpus for group in of_groups], limits.cpus),
+        _most([group.gpus for group in of_groups], limits.gpus),
     )
 
 
 def home(limits: PersonLimits, groups: Collection[str]) -> int | None:
     """Bytes that each home of a member of these groups may take, 0: as many as there are; none: as of all sessions."""
-    of_groups = [one for group in groups if (one := limits.groups.get(group)) and one.home_gb is not None]
-    named = [one.home_gb for one in of_groups or [limits] if one.home_gb is not None]
+    of_groups = [limit for group in groups if (limit := limits.groups.get(group)) and limit.home_gb is not None]
+    named = [group.home_gb for group in of_groups or [limits] if group.home_gb is not None]
     if not named:
         return None
     return 0 if 0 in named else round(max(named) * 1e9)
@@ -179,8 +179,8 @@ def _bytes(limit: PersonLimit) -> float | None:
 
 
 def _most(of_groups: Iterable[float | None], of_all: float | None) -> float:
-    named = [one for one in of_groups if one is not None] or [of_all or 0]
-    return max(one or math.inf for one in named)
+    named = [group for group in of_groups if group is not None] or [of_all or 0]
+    return max(number or math.inf for number in named)
 
 
 def _number(resource: Resource, amount: float) -> str:
@@ -221,4 +221,4 @@ def _too_much(resource: Resource, asked: float, before: float, most: float) -> O
     return OverLimit(resource, what, why, f"stop another session first, choose a smaller profile, or {_ASK}.")
 
 
-_REFUSALS = {one: _too_many if one is Resource.sessions else _too_much for one in Resource}
+_REFUSALS = {resource: _too_many if resource is Resource.sessions else _too_much for resource in Resource}

@@ -64,7 +64,7 @@ def unowned(settings: Settings, database: Engine) -> tuple[str, ...]:
         return ()
     store = Store(database)
     owners = store.owners()
-    return tuple(one.name for one in store.sessions() if owners.get(one.name, "") not in accounts)
+    return tuple(session.name for session in store.sessions() if owners.get(session.name, "") not in accounts)
 
 
 def entitlements(settings: Settings, database: Engine, heard: Heard | None = None) -> Entitlements:
@@ -86,44 +86,50 @@ def as_json(heard: Heard) -> dict[str, Any]:
     return {
         "accounts": [
             {
-                "name": one.name,
-                "groups": sorted(one.groups),
-                "scopes": sorted(one.scopes),
-                "logins": {login: until.isoformat() if until else None for login, until in one.logins.items()},
+                "name": account.name,
+                "groups": sorted(account.groups),
+                "scopes": sorted(account.scopes),
+                "logins": {login: until.isoformat() if until else None for login, until in account.logins.items()},
             }
-            for one in accounts.values()
+            for account in accounts.values()
         ],
-        "shares": sorted([one.session, one.owner, one.kind.value, one.subject] for one in heard.rights.shares),
+        "shares": sorted(
+            [share.session, share.owner, share.kind.value, share.subject] for share in heard.rights.shares
+        ),
         "servers": heard.servers,
     }
 
 
-def from_json(told: dict[str, Any]) -> Heard:
+def from_json(document: dict[str, Any]) -> Heard:
     """From plain data; the reverse of `as_json`. Pure.
 
     Raises:
         KeyError, TypeError, ValueError: it isn't such data.
     """
-    accounts = accounts_from(told["accounts"])
-    shares = frozenset(Share(session, owner, Kind(kind), subject) for session, owner, kind, subject in told["shares"])
-    return Heard(Rights(accounts, shares, members(accounts)), dict(told["servers"]))
+    accounts = accounts_from(document["accounts"])
+    shares = frozenset(
+        Share(session, owner, Kind(kind), subject) for session, owner, kind, subject in document["shares"]
+    )
+    return Heard(Rights(accounts, shares, members(accounts)), dict(document["servers"]))
 
 
 def members(accounts: Mapping[str, Account]) -> dict[str, frozenset[str]]:
     """Group → the people in it. Pure."""
     groups = {group for account in accounts.values() for group in account.groups}
-    return {group: frozenset(one.name for one in accounts.values() if group in one.groups) for group in groups}
+    return {
+        group: frozenset(account.name for account in accounts.values() if group in account.groups) for group in groups
+    }
 
 
-def accounts_from(told: Iterable[Mapping[str, Any]]) -> dict[str, Account]:
+def accounts_from(documents: Iterable[Mapping[str, Any]]) -> dict[str, Account]:
     """Name → account, from plain data. Pure.
 
     Raises:
         KeyError, TypeError, ValueError: it isn't such data.
     """
-    return {one["name"]: _account(one) for one in told}
+    return {account["name"]: _account(account) for account in documents}
 
 
-def _account(told: Mapping[str, Any]) -> Account:
-    logins = {login: datetime.fromisoformat(until) if until else None for login, until in told["logins"].items()}
-    return Account(told["name"], frozenset(told["groups"]), frozenset(told["scopes"]), logins)
+def _account(document: Mapping[str, Any]) -> Account:
+    logins = {login: datetime.fromisoformat(until) if until else None for login, until in document["logins"].items()}
+    return Account(document["name"], frozenset(document["groups"]), frozenset(document["scopes"]), logins)

@@ -82,13 +82,13 @@ def as_note(snapshot: Snapshot) -> str:
 def from_note(text: str, session: str) -> Snapshot | None:
     """The snapshot of a session that a note tells of; none: it is damaged, or about another session. Pure."""
     try:
-        told = json.loads(text)
-        told |= {"kind": Kind(told["kind"]), "at": datetime.fromisoformat(told["at"])}
-        snapshot = Snapshot(**{**told, "volumes": tuple(map(str, told["volumes"]))})
+        document = json.loads(text)
+        document |= {"kind": Kind(document["kind"]), "at": datetime.fromisoformat(document["at"])}
+        snapshot = Snapshot(**{**document, "volumes": tuple(map(str, document["volumes"]))})
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     texts = (snapshot.id, snapshot.name, snapshot.by, snapshot.note, snapshot.image, snapshot.profile, snapshot.release)
-    is_one = snapshot.session == session and all(isinstance(one, str) for one in texts)
+    is_one = snapshot.session == session and all(isinstance(part, str) for part in texts)
     return snapshot if is_one and _ID.fullmatch(snapshot.id) and snapshot.at.tzinfo else None
 
 

@@ -46,20 +46,24 @@ def outlived(
         move_hours: hours for which those of moves stay.
         now: the present moment.
     """
-    automatic = sorted((one for one in snapshots if one.kind in AUTOMATIC), key=lambda one: one.at, reverse=True)
-    kept = {one.id for one in automatic[: policy.newest]} | _daily(automatic, policy.days, now)
+    automatic = sorted(
+        (snapshot for snapshot in snapshots if snapshot.kind in AUTOMATIC),
+        key=lambda snapshot: snapshot.at,
+        reverse=True,
+    )
+    kept = {snapshot.id for snapshot in automatic[: policy.newest]} | _daily(automatic, policy.days, now)
     oldest = now - timedelta(hours=move_hours)
-    going = [one for one in automatic if one.id not in kept]
-    going += [one for one in snapshots if one.kind is Kind.move and one.at <= oldest]
-    return tuple(sorted(going, key=lambda one: (one.at, one.id)))
+    going = [snapshot for snapshot in automatic if snapshot.id not in kept]
+    going += [snapshot for snapshot in snapshots if snapshot.kind is Kind.move and snapshot.at <= oldest]
+    return tuple(sorted(going, key=lambda snapshot: (snapshot.at, snapshot.id)))
 
 
 def _daily(newest_first: Iterable[Snapshot], days: int, now: datetime) -> set[str]:
     """The ids of the last snapshot of each of the latest days (UTC), today's among them."""
     last: dict[object, str] = {}
-    for one in newest_first:
-        if (now.date() - one.at.date()).days <= days:
-            last.setdefault(one.at.date(), one.id)
+    for snapshot in newest_first:
+        if (now.date() - snapshot.at.date()).days <= days:
+            last.setdefault(snapshot.at.date(), snapshot.id)
     return set(last.values()) if days else set()
 
 
@@ -67,7 +71,7 @@ def is_due(snapshots: Iterable[Snapshot], policy: SnapshotPolicy, now: datetime)
     """Whether the schedule takes a snapshot of a session now: any other counts as well."""
     if not policy.every_hours:
         return False
-    latest = max((one.at for one in snapshots), default=None)
+    latest = max((snapshot.at for snapshot in snapshots), default=None)
     return latest is None or now - latest >= timedelta(hours=policy.every_hours)
 
 
@@ -76,16 +80,16 @@ def first_to_go(snapshots: Iterable[Snapshot]) -> Snapshot | None:
 
     One that is younger than an hour stays: somebody may have gone back a moment ago.
     """
-    candidates = [one for one in snapshots if one.kind in AUTOMATIC | {Kind.move}]
-    latest = max((one.at for one in candidates), default=None)
-    old = [one for one in candidates if latest and one.at <= latest - timedelta(hours=1)]
-    return min(old, key=lambda one: (one.at, one.id), default=None)
+    candidates = [snapshot for snapshot in snapshots if snapshot.kind in AUTOMATIC | {Kind.move}]
+    latest = max((candidate.at for candidate in candidates), default=None)
+    old = [candidate for candidate in candidates if latest and candidate.at <= latest - timedelta(hours=1)]
+    return min(old, key=lambda snapshot: (snapshot.at, snapshot.id), default=None)
 
 
 def images_kept(snapshots: Iterable[Snapshot], most: int) -> dict[str, str]:
     """Digest → which snapshot names it, for so many images that the newest snapshots name."""
     kept: dict[str, str] = {}
-    for one in sorted(snapshots, key=lambda one: one.at, reverse=True):
-        if one.image and len(kept) < most:
-            kept.setdefault(one.image, f"the snapshot {one.name} of session {one.session}")
+    for snapshot in sorted(snapshots, key=lambda snapshot: snapshot.at, reverse=True):
+        if snapshot.image and len(kept) < most:
+            kept.setdefault(snapshot.image, f"the snapshot {snapshot.name} of session {snapshot.session}")
     return kept

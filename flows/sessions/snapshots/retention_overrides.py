@@ -61,7 +61,7 @@ class RulesStore:
                 raise UnknownName("session", session, ())
             rows.merge(SnapshotRulesRow(session=session, **vars(rules)))
             what = ", ".join(f"{name}: {value}" for name, value in vars(rules).items() if value is not None)
-            told = f"snapshots: {what or 'as the settings say'}"
-            append(rows.connection(), Kind.wished, session=session, by=by, what=told, data=vars(rules))
+            sentence = f"snapshots: {what or 'as the settings say'}"
+            append(rows.connection(), Kind.wished, session=session, by=by, what=sentence, data=vars(rules))
 
         write_rows(self._database, work)

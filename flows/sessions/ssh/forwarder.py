@@ -149,8 +149,8 @@ class Forwarder:
 
     def _worker(self) -> str:
         """The number of the process that serves its ports; empty: it doesn't run."""
-        told = re.search("^Pid: ([0-9]+)$", self._tell(_COMMANDS, "show info\n") or "", re.MULTILINE)
-        return told[1] if told else ""
+        answer = re.search("^Pid: ([0-9]+)$", self._tell(_COMMANDS, "show info\n") or "", re.MULTILINE)
+        return answer[1] if answer else ""
 
     def _replace(self, text: str) -> None:
         """All addresses at once, so that none is missing for a moment."""
@@ -158,8 +158,8 @@ class Forwarder:
             return
         version = answer.strip().rpartition(" ")[2]
         add = f"add map @{version} ./{_ADDRESSES} <<\n{text}\n" if text else ""
-        told = [part for part in (add, f"commit map @{version} ./{_ADDRESSES}\n") if part]
-        if problems := [answer for part in told if (answer := (self._tell(_COMMANDS, part) or "").strip())]:
+        commands = [part for part in (add, f"commit map @{version} ./{_ADDRESSES}\n") if part]
+        if problems := [answer for part in commands if (answer := (self._tell(_COMMANDS, part) or "").strip())]:
             raise RefitError(
                 "The forwarder for ssh didn't take the new addresses.",
                 why=problems[0],

@@ -96,8 +96,8 @@ class Admission:
         try:
             caller = self._callers.of(request)
         except HubError:
-            told = {"message": "The Hub is away, and nobody else knows this token.", "refit": "authorizer"}
-            return JSONResponse(told, 503, headers={**_NO_STORE, "Retry-After": "5"})
+            problem = {"message": "The Hub is away, and nobody else knows this token.", "refit": "authorizer"}
+            return JSONResponse(problem, 503, headers={**_NO_STORE, "Retry-After": "5"})
         if caller is None or not self._is_at_home(caller, name, self._host(request, "x-refit-host")):
             return self._ask_who(request, kind == "page")
         session, _ = self._servers.sessions.store.find(name) or (None, False)
@@ -115,8 +115,8 @@ class Admission:
         state = passes.opened(self._key, passes.STATE, request.query_params.get("state", ""))
         nonce = request.cookies.get(passes.STATE, "")
         if state is None or not hmac.compare_digest(str(state["nonce"]).encode(), nonce.encode()):
-            told = pages.expired("This login has expired, or began in another browser")
-            return HTMLResponse(told, 400, headers=_NO_STORE)
+            page = pages.expired("This login has expired, or began in another browser")
+            return HTMLResponse(page, 400, headers=_NO_STORE)
         try:
             login = self._hub.person(request.query_params.get("code", ""), CALLBACK)
             self._watch.refresh()
@@ -132,17 +132,17 @@ class Admission:
     def arrive(self, request: Request) -> Response:
         """Somebody who has logged in comes to the host of a session's owner: their pass counts there alone."""
         sealed = request.query_params.get("ticket", "")
-        told = passes.opened(self._key, passes.TICKET, sealed)
-        if told is None or told["host"] != self._host(request) or self._used.get(sealed):
+        ticket = passes.opened(self._key, passes.TICKET, sealed)
+        if ticket is None or ticket["host"] != self._host(request) or self._used.get(sealed):
             return HTMLResponse(pages.expired("This login has expired"), 400, headers=_NO_STORE)
         self._used[sealed] = True
-        caller = Caller(str(told["person"]), str(told["login"]), host=str(told["host"]))
-        return self._welcomed(request, caller, str(told["to"]))
+        caller = Caller(str(ticket["person"]), str(ticket["login"]), host=str(ticket["host"]))
+        return self._welcomed(request, caller, str(ticket["to"]))
 
     def _welcomed(self, request: Request, caller: Caller, to: str) -> Response:
         answer = RedirectResponse(to, 302, headers=_NO_STORE)
-        told = {"person": caller.person, "login": caller.login, "host": caller.host}
-        kept = passes.seal(self._key, passes.PASS, passes.PASS_SECONDS, **told)
+        content = {"person": caller.person, "login": caller.login, "host": caller.host}
+        kept = passes.seal(self._key, passes.PASS, passes.PASS_SECONDS, **content)
         name, path = passes.cookie(secure=is_https(request))
         answer.set_cookie(
             name, kept, passes.PASS_SECONDS, path=path, secure=is_https(request), httponly=True, samesite="lax"
@@ -157,8 +157,8 @@ class Admission:
         if not entitlements.may_use(caller.person, session):
             return HTMLResponse(pages.refused(caller.person, session), 403, headers=_NO_STORE)
         host = origins.host_of(self._settings, entitlements.owners[session])
-        told = {"person": caller.person, "login": caller.login, "host": host, "to": to}
-        sealed = passes.seal(self._key, passes.TICKET, passes.TICKET_SECONDS, **told)
+        content = {"person": caller.person, "login": caller.login, "host": host, "to": to}
+        sealed = passes.seal(self._key, passes.TICKET, passes.TICKET_SECONDS, **content)
         to_host = f"{origins.url_of(self._settings, host)}{ARRIVAL}?{urlencode({'ticket': sealed})}"
         return RedirectResponse(to_host, 302, headers=_NO_STORE)
 
@@ -177,27 +177,27 @@ class Admission:
     def tell_guest(self, request: Request) -> Response:
         """Tell somebody once that the session which they open is another person's, and what that means."""
         sealed = request.query_params.get("to", "")
-        told = passes.opened(self._key, passes.GUEST, sealed)
-        if told is None:
+        guest = passes.opened(self._key, passes.GUEST, sealed)
+        if guest is None:
             return HTMLResponse(pages.expired("This page has expired"), 400, headers=_NO_STORE)
-        session, person = str(told["session"]), str(told["person"])
+        session, person = str(guest["session"]), str(guest["person"])
         access = self._watch.now(fresh=True).may_use(person, session)
         if not access:
             return HTMLResponse(pages.refused(person, session), 403, headers=_NO_STORE)
         if request.method == "POST":
             self._grants.told(session, person)
-            return RedirectResponse(str(told["to"]), 303, headers=_NO_STORE)
+            return RedirectResponse(str(guest["to"]), 303, headers=_NO_STORE)
         owner = self._watch.now().owners[session]
         return HTMLResponse(pages.guest(session, owner, access), headers=_NO_STORE)
 
     def _ask_who(self, request: Request, is_page: bool) -> Response:
         """Let the Hub say who somebody is; then they come back to where they wanted to go."""
         if not is_page:
-            told = {
+            problem = {
                 "message": "Log in first: open the session in a browser, or send a token of the Hub.",
                 "refit": "authorizer",
             }
-            return JSONResponse(told, 403, headers=_NO_STORE)
+            return JSONResponse(problem, 403, headers=_NO_STORE)
         to = back_to(request.headers["x-refit-url"])
         if not origins.is_main(self._settings, self._host(request, "x-refit-host")):
             return RedirectResponse(f"{self._settings.public_url}{to}", 302, headers=_NO_STORE)
@@ -216,8 +216,8 @@ class Admission:
 
     def _to_be_told(self, request: Request, caller: Caller, session: str) -> Response:
         to = back_to(request.headers["x-refit-url"])
-        told = {"to": to, "session": session, "person": caller.person}
-        sealed = passes.seal(self._key, passes.GUEST, passes.STATE_SECONDS, **told)
+        content = {"to": to, "session": session, "person": caller.person}
+        sealed = passes.seal(self._key, passes.GUEST, passes.STATE_SECONDS, **content)
         return RedirectResponse(f"{GUEST}?{urlencode({'to': sealed})}", 302, headers=_NO_STORE)
 
     def _access(self, caller: Caller, session: str) -> Access:
@@ -243,11 +243,11 @@ class Admission:
         the IDE: in its place the IDE gets its own.
         """
         token = self._servers.sessions.token(session)
-        told: dict[str, object] = {"visit": [session.name, caller.person, caller.login]}
+        orders: dict[str, object] = {"visit": [session.name, caller.person, caller.login]}
         if access.role is Role.owner and caller.scopes is None:
-            told["keep"] = max(0.0, min(_KEEP_SECONDS, caller.until - time.time()))
-        told["queries"] = queries(session, token)
-        told["token"] = token
+            orders["keep"] = max(0.0, min(_KEEP_SECONDS, caller.until - time.time()))
+        orders["queries"] = queries(session, token)
+        orders["token"] = token
         if caller.scopes is not None:
-            told["authorization"] = f"token {token}" if session.access.protocol == "jupyter" else ""
-        return told
+            orders["authorization"] = f"token {token}" if session.access.protocol == "jupyter" else ""
+        return orders

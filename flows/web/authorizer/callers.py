@@ -55,10 +55,10 @@ class Callers:
 
     def _by_pass(self, request: Request) -> Caller | None:
         for name in passes.COOKIES:
-            told = passes.opened(self._key, passes.PASS, request.cookies.get(name, ""))
-            if told and self._watch.now().is_logged_in(str(told["person"]), str(told.get("login", ""))):
-                host, until = str(told.get("host", "")), float(told["until"])
-                return Caller(str(told["person"]), str(told["login"]), host=host, until=until)
+            content = passes.opened(self._key, passes.PASS, request.cookies.get(name, ""))
+            if content and self._watch.now().is_logged_in(str(content["person"]), str(content.get("login", ""))):
+                host, until = str(content.get("host", "")), float(content["until"])
+                return Caller(str(content["person"]), str(content["login"]), host=host, until=until)
         return None
 
     def _by_token(self, request: Request) -> Caller | None:

@@ -26,11 +26,11 @@ _HOME = f'<p><a href="{routes.HUB}/home">Your own sessions</a></p>'
 
 def page(title: str, *paragraphs: str, after: str = _HOME) -> str:
     """A page of plain paragraphs, which are text, with something behind them, which is HTML."""
-    told = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs)
+    text = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width">{_LOOK}'
-        f"<main><h1>{escape(title)}</h1>{told}{after}</main></html>"
+        f"<main><h1>{escape(title)}</h1>{text}{after}</main></html>"
     )
 
 

@@ -28,9 +28,9 @@ def cookie(*, secure: bool) -> tuple[str, str]:
     return (COOKIES[0], "/") if secure else (PASS, routes.BELOW)
 
 
-def seal(key: str, purpose: str, seconds: float, **told: str) -> str:
-    """A sealed text of `told` for so many seconds: nobody without the key can make or change it."""
-    content = json.dumps({**told, "purpose": purpose, "until": time.time() + seconds})
+def seal(key: str, purpose: str, seconds: float, **facts: str) -> str:
+    """A sealed text of `facts` for so many seconds: nobody without the key can make or change it."""
+    content = json.dumps({**facts, "purpose": purpose, "until": time.time() + seconds})
     written = base64.urlsafe_b64encode(content.encode()).decode()
     return f"{written}.{_signature(key, written)}"
 
@@ -40,8 +40,8 @@ def opened(key: str, purpose: str, sealed: str) -> Mapping[str, Any] | None:
     written, _, signature = sealed.partition(".")
     if not hmac.compare_digest(_signature(key, written).encode(), signature.encode()):
         return None
-    told: Mapping[str, Any] = json.loads(base64.urlsafe_b64decode(written))
-    return told if told["purpose"] == purpose and time.time() < told["until"] else None
+    content: Mapping[str, Any] = json.loads(base64.urlsafe_b64decode(written))
+    return content if content["purpose"] == purpose and time.time() < content["until"] else None
 
 
 def _signature(key: str, written: str) -> str:

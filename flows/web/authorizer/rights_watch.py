@@ -37,20 +37,20 @@ _LATE = 5.0
 Owned = Mapping[str, Mapping[str, Session]]
 
 
-def heard(told: Mapping[str, Any], servers: Owned, before: Rights | None = None) -> Heard:
+def heard(answer: Mapping[str, Any], servers: Owned, before: Rights | None = None) -> Heard:
     """Rights to sessions, from the Hub's answer about its servers. Pure.
 
     Args:
-        told: the Hub's answer.
+        answer: the Hub's.
         servers: person → name of the server → session.
         before: rights of an earlier look at this same answer, whose accounts needn't be read once more.
     """
-    accounts = (before and before.accounts) or rights.accounts_from(told["accounts"])
+    accounts = (before and before.accounts) or rights.accounts_from(answer["accounts"])
     groups = before.groups if before else rights.members(accounts)
     named = {(owner, name): session.name for owner, own in servers.items() for name, session in own.items()}
     shares = frozenset(
         Share(named[owner, server], owner, Kind(kind), subject)
-        for owner, server, kind, subject in told["shares"]
+        for owner, server, kind, subject in answer["shares"]
         if (owner, server) in named
     )
     return Heard(Rights(accounts, shares, groups), {named[owner, name]: name for owner, name in named})
@@ -183,18 +183,18 @@ class RightsWatch:
             own_offers.end_over(OwnProfiles(self._database), present, self._accounts - there)
             self._accounts = there
 
-    def _take(self, told: Mapping[str, Any] | None) -> None:
-        if told is not None:
+    def _take(self, answer: Mapping[str, Any] | None) -> None:
+        if answer is not None:
             with self._lock:
-                if is_older(str(told.get("version", "")), self.version):  # asked before, and heard after it
+                if is_older(str(answer.get("version", "")), self.version):  # asked before, and heard after it
                     return
-                self._told, self._seen, self._read_before = told, (0.0, None), None
+                self._told, self._seen, self._read_before = answer, (0.0, None), None
             self.now()
 
     def _read(self) -> Entitlements:
-        told = heard(self._told, self._servers.all(), self._read_before) if self._told else self._heard
-        self._read_before = told.rights if self._told else None
-        if told != self._heard:
-            rights.keep(self._settings, told)
-            self._heard = told
-        return rights.entitlements(self._settings, self._database, told)
+        current = heard(self._told, self._servers.all(), self._read_before) if self._told else self._heard
+        self._read_before = current.rights if self._told else None
+        if current != self._heard:
+            rights.keep(self._settings, current)
+            self._heard = current
+        return rights.entitlements(self._settings, self._database, current)

@@ -102,7 +102,7 @@ class Authorizer:
         Where nothing has changed since it knew of all, it isn't asked: it lists all people with their servers.
         """
         servers = self._servers.all()
-        names = {person: {server: one.name for server, one in own.items()} for person, own in servers.items()}
+        names = {person: {server: record.name for server, record in own.items()} for person, own in servers.items()}
         up = frozenset(name for own in names.values() for name in own.values() if self._servers.runs(name))
         at, settled = self._settled
         if (state := (self._watch.version, names, up)) == settled and time.monotonic() < at + ASK_SECONDS:

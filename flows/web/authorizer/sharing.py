@@ -177,10 +177,10 @@ class Sharing:
         return rights.entitlements(self._settings, self._database, self._heard())
 
     def _heard(self) -> Heard:
-        told = self._hub.rights()
-        if told is None:
+        answer = self._hub.rights()
+        if answer is None:
             raise HubError("The Hub doesn't say who may do what.", hint="`refit status` names its log.")
-        return heard(told, self._servers.all())
+        return heard(answer, self._servers.all())
 
 
 def _check_end(until: datetime | None) -> None:

@@ -32,12 +32,12 @@ class AcceptHandler(BaseHandler):
         """Show the form; looking at it uses nothing up."""
         code = self._code()
         session = await self._session(code)
-        grant = next((one for one in await asyncio.to_thread(_open_grants) if one.share == session), None)
+        grant = next((grant for grant in await asyncio.to_thread(_open_grants) if grant.share == session), None)
         self.set_header("Referrer-Policy", "no-referrer")
         self.set_header("Cache-Control", "no-store")
         until = f"{grant.until:%Y-%m-%d %H:%M} UTC" if grant and grant.until else ""
-        told = {"owner": code.owner.name, "session": session.session, "until": until}
-        self.finish(await self.render_template(_FORM, code=self.get_argument("code"), **told))
+        variables = {"owner": code.owner.name, "session": session.session, "until": until}
+        self.finish(await self.render_template(_FORM, code=self.get_argument("code"), **variables))
 
     @web.authenticated
     async def post(self) -> None:

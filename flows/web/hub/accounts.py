@@ -59,8 +59,8 @@ def invite(place: Path, person: str, seconds: float, *, admin: bool = False) -> 
         if invitations is None or invitations.person == person:
             file.unlink(missing_ok=True)
     code = secrets.token_urlsafe(32)
-    told = json.dumps(asdict(Invitation(person, time.time() + seconds, admin)))
-    write_whole(place / _name(code), told, private=True)
+    document = json.dumps(asdict(Invitation(person, time.time() + seconds, admin)))
+    write_whole(place / _name(code), document, private=True)
     return code
 
 
@@ -130,7 +130,7 @@ class InvitedAuthenticator(NativeAuthenticator):
         # That of nativeauthenticator 1.3.0 needs `statsd`, which JupyterHub 6 has no more.
         kept = ("/change-password", "/change-password/([^/]+)")
         own = cast(Sequence[tuple[str, type[BaseHandler]]], super().get_handlers(app))
-        return [*(one for one in own if one[0] in kept), (r"/invite", InvitationHandler)]
+        return [*(handler for handler in own if handler[0] in kept), (r"/invite", InvitationHandler)]
 
 
 class InvitationHandler(BaseHandler):

@@ -70,8 +70,8 @@ class Changes:
                     await self._took.wait()
 
     def _after_flush(self, session: Any, _: Any) -> None:
-        touched = [*session.new, *session.deleted, *(one for one in session.dirty if _is_other(one))]
-        if any(isinstance(one, _TELLING) for one in touched):
+        touched = [*session.new, *session.deleted, *(row for row in session.dirty if _is_other(row))]
+        if any(isinstance(row, _TELLING) for row in touched):
             self._count_one()
 
     def _after_bulk(self, _: Any) -> None:
@@ -84,7 +84,7 @@ class Changes:
 
 
 def _is_other(changed: Any) -> bool:
-    return any(one.history.has_changes() for one in sa.inspect(changed).attrs if one.key not in _IDLE)
+    return any(attr.history.has_changes() for attr in sa.inspect(changed).attrs if attr.key not in _IDLE)
 
 
 _changes: dict[int, Changes] = {}
@@ -109,19 +109,19 @@ def rights(db: Any) -> dict[str, Any]:
 
 
 def _groups(db: Any) -> Mapping[int, list[str]]:
-    told = defaultdict[int, list[str]](list)
+    groups_of = defaultdict[int, list[str]](list)
     for user, group in db.query(orm.user_group_map.c.user_id, orm.Group.name).join(orm.Group):
-        told[user].append(group)
-    return told
+        groups_of[user].append(group)
+    return groups_of
 
 
 def _logins(db: Any) -> Mapping[int, dict[str, str | None]]:
-    told = defaultdict[int, dict[str, str | None]](dict)
+    logins_of = defaultdict[int, dict[str, str | None]](dict)
     holds = sa.or_(orm.APIToken.expires_at.is_(None), orm.APIToken.expires_at > orm.APIToken.now())
     tokens = db.query(orm.APIToken.id, orm.APIToken.user_id, orm.APIToken.expires_at).filter(holds)
     for number, user, until in tokens.filter(orm.APIToken.user_id.is_not(None)):
-        told[user][f"a{number}"] = _moment(until)
-    return told
+        logins_of[user][f"a{number}"] = _moment(until)
+    return logins_of
 
 
 def _moment(at: datetime | None) -> str | None:
@@ -131,13 +131,15 @@ def _moment(at: datetime | None) -> str | None:
 
 def _reaching_scopes(db: Any, groups: Mapping[int, Iterable[str]]) -> Mapping[int, list[str]]:
     """Number of a user → the scopes by which roles, their own or a group's, let them reach servers of others."""
-    told = defaultdict[int, list[str]](list)
+    scopes_of = defaultdict[int, list[str]](list)
     of_groups = {group.name: frozenset(group.roles) for group in db.query(orm.Group) if group.roles}
     for user in db.query(orm.User).options(sa.orm.selectinload(orm.User.roles)):
         own = frozenset(user.roles).union(*(of_groups.get(group, frozenset()) for group in groups[user.id]))
         scopes = {scope for role in own for scope in role.scopes if not scope.startswith("self")}
-        told[user.id] = sorted(one for one in expand_scopes(scopes, owner=user) if one.partition("!")[0] == _REACHING)
-    return told
+        scopes_of[user.id] = sorted(
+            scope for scope in expand_scopes(scopes, owner=user) if scope.partition("!")[0] == _REACHING
+        )
+    return scopes_of
 
 
 def _shares(db: Any) -> list[list[str]]:
@@ -176,10 +178,10 @@ class AdminsHandler(OwnHandler):
 
     async def post(self) -> None:
         """Take `name` and `admin`."""
-        told = self.get_json_body() or {}
-        if (user := self.find_user(str(told.get("name", "")))) is None:
+        body = self.get_json_body() or {}
+        if (user := self.find_user(str(body.get("name", "")))) is None:
             raise web.HTTPError(404)
-        user.admin = bool(told.get("admin"))
+        user.admin = bool(body.get("admin"))
         roles.assign_default_roles(self.db, entity=user.orm_user)
         self.db.commit()
         self.set_status(204)

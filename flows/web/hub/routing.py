@@ -80,8 +80,8 @@ class RefitProxy(Proxy):
         elif "hub" in data:
             await asyncio.to_thread(self._stand)
         else:
-            told = {_SERVICE: True, "data": dict(data)}
-            await asyncio.to_thread(self._gateway.lead_service, routespec.rstrip("/"), target, told)
+            route = {_SERVICE: True, "data": dict(data)}
+            await asyncio.to_thread(self._gateway.lead_service, routespec.rstrip("/"), target, route)
 
     async def delete_route(self, routespec: str) -> None:
         """Forget a service. In the place of a stopped session the waiting page answers already."""

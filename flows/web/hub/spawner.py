@@ -92,8 +92,8 @@ class RefitSpawner(Spawner):
             await self._in_thread(servers().start, self.user.name, self.name, choice_of(options), self._groups)
         except RefitError as error:
             advice = doing.hint(error)
-            told = " ".join(filter(None, (doing.words(error), advice and f"You can {advice}")))
-            raise SpawnException(told, reason="refit", log_message=str(error)) from error
+            message = " ".join(filter(None, (doing.words(error), advice and f"You can {advice}")))
+            raise SpawnException(message, reason="refit", log_message=str(error)) from error
         return settings().gateway_url
 
     async def get_url(self) -> str:
@@ -141,9 +141,9 @@ class RefitSpawner(Spawner):
         try:
             return await self._in_thread(_offered, self.user.name, self._groups)
         except RefitError as error:
-            told = html.escape(" ".join(filter(None, (error.what, error.why))))
+            message = html.escape(" ".join(filter(None, (error.what, error.why))))
             self.log.error("%s", error)
-            return f'<p class="alert alert-danger">The profiles can\'t be listed. {told}</p>'
+            return f'<p class="alert alert-danger">The profiles can\'t be listed. {message}</p>'
 
     @property
     def _groups(self) -> frozenset[str]:

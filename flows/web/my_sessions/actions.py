@@ -49,8 +49,10 @@ class Actions:
             Problem: something is done with this session already, or there are too many actions.
         """
         with self._lock:
-            self._doing = {name: one for name, one in self._doing.items() if not one.ended or one.ended > now() - KEPT}
-            going = [name for name, one in self._doing.items() if not one.ended]
+            self._doing = {
+                name: action for name, action in self._doing.items() if not action.ended or action.ended > now() - KEPT
+            }
+            going = [name for name, action in self._doing.items() if not action.ended]
             if session in going:
                 raise Problem(
                     Code.busy,

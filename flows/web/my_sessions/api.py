@@ -165,13 +165,13 @@ def handler(verb: Verb, context: VerbContext, identify: Identify) -> Handler:
     async def handle(request: Request) -> Response:
         try:
             given = await sent(request)
-            told = await run_in_threadpool(work, request, given)
+            answer = await run_in_threadpool(work, request, given)
         except (Problem, ClientDisconnect) as error:
             return refused(error if isinstance(error, Problem) else Problem(Code.invalid, "The request broke off."))
         except Exception:
             logger.exception("%s failed", verb.name)
             return refused(Problem(Code.bug, "Refit failed.", hint="the operator can find out why in its log."))
-        return Response(writes(told), 202 if verb.later else 200, NO_STORE, "application/json")
+        return Response(writes(answer), 202 if verb.later else 200, NO_STORE, "application/json")
 
     return handle
 
@@ -186,5 +186,7 @@ def _read(content: bytes) -> Any:
 
 
 def _invalid(error: ValidationError) -> Problem:
-    told = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors()[:5])
-    return Problem(Code.invalid, "The parameters are not valid.", why=told[:1000])
+    mistakes = "; ".join(
+        f"{'.'.join(map(str, detail['loc'])) or 'body'}: {detail['msg']}" for detail in error.errors()[:5]
+    )
+    return Problem(Code.invalid, "The parameters are not valid.", why=mistakes[:1000])

@@ -130,8 +130,8 @@ class Callers:
         Raises:
             Problem: the Hub doesn't know the code, or doesn't answer.
         """
-        told = {"client_id": CLIENT, "client_secret": self._secret, "grant_type": "authorization_code"}
-        answer = self._ask("POST", "/oauth2/token", "", data={**told, "code": code, "redirect_uri": redirect})
+        fields = {"client_id": CLIENT, "client_secret": self._secret, "grant_type": "authorization_code"}
+        answer = self._ask("POST", "/oauth2/token", "", data={**fields, "code": code, "redirect_uri": redirect})
         if answer is None:
             raise nobody()
         return str(answer["access_token"])
@@ -155,8 +155,8 @@ class Callers:
             Problem: the Hub doesn't answer.
         """
         self.forget(token)
-        if (told := self._ask("GET", "/user", token)) and told.get("token_id"):
-            way = f"/users/{quote(str(told['name']), safe='')}/tokens/{quote(str(told['token_id']), safe='')}"
+        if (user := self._ask("GET", "/user", token)) and user.get("token_id"):
+            way = f"/users/{quote(str(user['name']), safe='')}/tokens/{quote(str(user['token_id']), safe='')}"
             self._ask("DELETE", way, self._secret)
 
     def _asked_once(self, token: str, key: str) -> Caller | None:
@@ -211,13 +211,13 @@ class Callers:
 
     def _attempt(self, token: str, key: str) -> Caller | Problem | None:
         try:
-            told = self._ask("GET", "/user", token)
-            return None if told is None or told.get("kind") != "user" else self._caller(told, key)
+            user = self._ask("GET", "/user", token)
+            return None if user is None or user.get("kind") != "user" else self._caller(user, key)
         except Problem as problem:
             return problem
 
-    def _caller(self, told: Mapping[str, Any], key: str) -> Caller:
-        name, scopes = str(told["name"]), frozenset(told.get("scopes", ()))
+    def _caller(self, user: Mapping[str, Any], key: str) -> Caller:
+        name, scopes = str(user["name"]), frozenset(user.get("scopes", ()))
         more = self._ask("GET", f"/users/{quote(name, safe='')}", self._secret) or {}
         return Caller(name, frozenset(scope for scope in Scope if scope in scopes), bool(more.get("admin")), key=key)
 

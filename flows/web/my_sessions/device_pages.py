@@ -85,10 +85,10 @@ class DevicePages:
         async def handle(request: Request) -> Response:
             try:
                 content = (await api.body(request)).decode("utf-8", "replace")
-                told = await run_in_threadpool(work, dict(parse_qsl(content, max_num_fields=20)))
+                answer = await run_in_threadpool(work, dict(parse_qsl(content, max_num_fields=20)))
             except (Problem, ValueError, ClientDisconnect) as error:
                 code = error.code if isinstance(error, Problem) else Code.invalid
-                told = {"error": _ERRORS.get(code, "invalid_request")}
-            return Response(json.dumps(told), 400 if "error" in told else 200, api.NO_STORE, "application/json")
+                answer = {"error": _ERRORS.get(code, "invalid_request")}
+            return Response(json.dumps(answer), 400 if "error" in answer else 200, api.NO_STORE, "application/json")
 
         return handle

@@ -67,7 +67,7 @@ class Devices:
         asked = Asked(f"{letters[:4]}-{letters[4:]}", name, scopes, time.monotonic() + CODE_SECONDS)
         secret = secrets.token_urlsafe(32)
         with self._lock:
-            self._asked = {key: one for key, one in self._asked.items() if one.until > time.monotonic()}
+            self._asked = {key: login for key, login in self._asked.items() if login.until > time.monotonic()}
             if len(self._asked) >= _MOST_PENDING:
                 raise Problem(Code.too_many, "Too many programs wait for a login.", hint="try again in ten minutes.")
             self._asked[_key(secret)] = asked
@@ -116,10 +116,10 @@ class Devices:
 
     def _of(self, code: str) -> tuple[str, Asked]:
         letters = "".join(letter for letter in code.upper() if letter in _LETTERS)
-        for key, one in list(self._asked.items()):
-            waits = not one.person and not one.denied and one.until > time.monotonic()
-            if waits and secrets.compare_digest(one.code.replace("-", ""), letters):
-                return key, one
+        for key, login in list(self._asked.items()):
+            waits = not login.person and not login.denied and login.until > time.monotonic()
+            if waits and secrets.compare_digest(login.code.replace("-", ""), letters):
+                return key, login
         raise Problem(Code.unknown, "No program shows this code.", why="It was answered, or is too old.")
 
 

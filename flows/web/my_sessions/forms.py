@@ -63,11 +63,11 @@ def forms(session: MySession, caller: Caller) -> tuple[Form, ...]:
 def fields(verb: Verb) -> Iterator[Field]:
     """The fields of a verb's form; hidden parameters are left out."""
     schema = verb.takes.model_json_schema()
-    for name, one in schema.get("properties", {}).items():
-        if one.get("hidden"):
+    for name, field in schema.get("properties", {}).items():
+        if field.get("hidden"):
             continue
-        choices, label = dict(one.get("choices", ())), str(one.get("title") or name)
-        kind = "select" if choices else {"date": "date", "integer": "number"}.get(_type(one), "text")
+        choices, label = dict(field.get("choices", ())), str(field.get("title") or name)
+        kind = "select" if choices else {"date": "date", "integer": "number"}.get(_type(field), "text")
         yield Field(name, label, kind, choices, name in schema.get("required", []))
 
 
@@ -106,7 +106,7 @@ async def _text_of(value: UploadFile | str) -> str:
 
 def choices(offered: Iterable[Any]) -> dict[str, list[str]]:
     """IDEs, systems and releases of the profiles that are offered: those that a profile of one's own can have. Pure."""
-    stems = [(one.profile.removeprefix("cuda-").split("-"), one.release) for one in offered if not one.by]
+    stems = [(offer.profile.removeprefix("cuda-").split("-"), offer.release) for offer in offered if not offer.by]
     return {
         "ide": sorted({stem[0] for stem, _ in stems if len(stem) == _PARTS}),
         "os": sorted({stem[2] for stem, _ in stems if len(stem) == _PARTS}),
@@ -122,4 +122,4 @@ def _offered(verb: Verb, session: MySession, caller: Caller) -> bool:
 def _type(schema: Mapping[str, Any]) -> str:
     """The JSON type of a parameter; `date` for a day."""
     kinds = [schema, *schema.get("anyOf", ())]
-    return next((one.get("format") or one["type"] for one in kinds if one.get("type", "null") != "null"), "string")
+    return next((kind.get("format") or kind["type"] for kind in kinds if kind.get("type", "null") != "null"), "string")

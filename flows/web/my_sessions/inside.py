@@ -84,7 +84,9 @@ class InsideSockets:
 
     def _places(self) -> frozenset[Place]:
         sessions = [session for session in self._store.sessions() if session.api.is_dir()]
-        return frozenset(Place(one.name, one.uid, one.api, one.api.stat().st_ino) for one in sessions)
+        return frozenset(
+            Place(session.name, session.uid, session.api, session.api.stat().st_ino) for session in sessions
+        )
 
 
 async def listening(context: VerbContext, place: Place) -> asyncio.AbstractServer:

@@ -42,9 +42,9 @@ def is_navigation(request: Request) -> bool:
 
     Browsers say so in headers that no script can set; one that doesn't is believed.
     """
-    told = {name: request.headers.get(f"sec-fetch-{name}", "") for name in ("mode", "dest", "site")}
+    fetch = {name: request.headers.get(f"sec-fetch-{name}", "") for name in ("mode", "dest", "site")}
     sites = ("", "same-origin") if request.method == "POST" else ("", "same-origin", "same-site", "cross-site", "none")
-    return told["mode"] in ("", "navigate") and told["dest"] in ("", "document") and told["site"] in sites
+    return fetch["mode"] in ("", "navigate") and fetch["dest"] in ("", "document") and fetch["site"] in sites
 
 
 class Login:

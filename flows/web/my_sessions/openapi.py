@@ -52,10 +52,13 @@ def description() -> dict[str, Any]:
 
 
 def _operation(verb: Verb, schemas: dict[str, Any]) -> dict[str, Any]:
-    told = {"application/json": {"schema": _schema(verb.gives, schemas, "serialization")}}
+    content = {"application/json": {"schema": _schema(verb.gives, schemas, "serialization")}}
     problem = {MEDIA_TYPE: {"schema": {"$ref": _REFERENCE.format(model="Problem")}}}
     answers: dict[str, Any] = {"default": {"description": "It isn't done.", "content": problem}}
-    answers["202" if verb.later else "200"] = {"description": "It begins." if verb.later else "Done.", "content": told}
+    answers["202" if verb.later else "200"] = {
+        "description": "It begins." if verb.later else "Done.",
+        "content": content,
+    }
     operation = {"operationId": verb.name, "summary": verb.what, "responses": answers}
     parameters = [_in_path(name) for name in re.findall(r"{(\w+)}", verb.path)]
     if verb.takes is not Nothing and verb.method == "GET":
@@ -74,8 +77,8 @@ def _in_query(verb: Verb) -> list[dict[str, Any]]:
     schema = verb.takes.model_json_schema()
     needed = schema.get("required", [])
     return [
-        {"name": name, "in": "query", "required": name in needed, "schema": one}
-        for name, one in schema.get("properties", {}).items()
+        {"name": name, "in": "query", "required": name in needed, "schema": field}
+        for name, field in schema.get("properties", {}).items()
     ]
 
 

@@ -116,16 +116,18 @@ class Lookout:
         owners = self.sessions.store.owners()
         shared = rights.entitlements(self.settings, self.database).usable_by(person)
         mine = {name: Access(Role.owner) for name, owner in owners.items() if owner == person}
-        return {**{name: one for name, one in shared.items() if one.role is Role.shared}, **mine}
+        return {**{name: access for name, access in shared.items() if access.role is Role.shared}, **mine}
 
     def all(self, access: Mapping[str, Access], doing: Mapping[str, Doing]) -> tuple[MySession, ...]:
         """The sessions of these names, by name."""
-        statuses = [one for name, one in self._statuses().items() if name in access]
-        ahead = self._outlooks([one.session for one in statuses if access[one.session.name].role is Role.owner])
+        statuses = [status for name, status in self._statuses().items() if name in access]
+        ahead = self._outlooks(
+            [status.session for status in statuses if access[status.session.name].role is Role.owner]
+        )
         servers = self._servers()
         return tuple(
-            self._session(one, access[one.session.name], ahead, servers, doing.get(one.session.name))
-            for one in statuses
+            self._session(status, access[status.session.name], ahead, servers, doing.get(status.session.name))
+            for status in statuses
         )
 
     def one(self, person: str, name: str, doing: Doing | None) -> MySession:
@@ -166,7 +168,7 @@ class Lookout:
         return self._slow.get("offers", lambda: offers.offers(self.settings))
 
     def _statuses(self) -> Mapping[str, Status]:
-        return self._engine.get("all", lambda: {one.session.name: one for one in self.sessions.all()})
+        return self._engine.get("all", lambda: {status.session.name: status for status in self.sessions.all()})
 
     def _servers(self) -> Mapping[str, tuple[str, str]]:
         """Session → its owner and the name of its server."""
@@ -237,7 +239,7 @@ class Lookout:
         """Session → what lies ahead of it, and what its owner wants."""
         every = tuple(sessions)
         wishes, notified = PreferenceStore(self.database), self._notified()
-        ways = {image: one.way for image, one in Rollouts(self.database).all().items()}
+        ways = {image: other.way for image, other in Rollouts(self.database).all().items()}
         rollout = PlanInput(now(), self._newest(), self.settings.migration, ways=ways)
         foreign = self._foreign.judge(session for session in every if has_other_image(session, rollout.targets))
         return {
@@ -275,9 +277,12 @@ class Lookout:
         def titles() -> Mapping[ImageKey, str]:
             releases = load_catalog(self.settings.catalog).releases.values()
             return {
-                (one.stem, one.release): f"{one.ide.display}, {one.bundle.display}, {one.base.display}"
+                (
+                    profile.stem,
+                    profile.release,
+                ): f"{profile.ide.display}, {profile.bundle.display}, {profile.base.display}"
                 for release in releases
-                for one in release.profiles
+                for profile in release.profiles
             }
 
         return self._slow.get("titles", lambda: self._or_nothing(titles))
@@ -286,8 +291,8 @@ class Lookout:
         """Profile and release → the newest image that counts; those of which nobody knows are missing."""
 
         def ask() -> Mapping[ImageKey, str]:
-            keys = {(one.profile, one.release) for one in self.sessions.store.sessions()}
-            return {key: one for key, one in self._publications.current(keys).items() if isinstance(one, str)}
+            keys = {(session.profile, session.release) for session in self.sessions.store.sessions()}
+            return {key: digest for key, digest in self._publications.current(keys).items() if isinstance(digest, str)}
 
         return self._slow.get("newest", lambda: self._or_nothing(ask))
 
@@ -312,7 +317,7 @@ class Lookout:
             if (old, new) in self._changes:
                 return self._changes[old, new]
         try:
-            before, after = (evidence.packages(self._registry, one) for one in (old, new))
+            before, after = (evidence.packages(self._registry, image) for image in (old, new))
         except RefitError as error:
             logger.info("what changes between %s and %s can't be told: %s", old, new, error)
             return ""

@@ -95,14 +95,14 @@ class Pages:
         if verb.scope is Scope.profiles:
             return self._profile_done(verb, caller, sent)
         try:
-            told = api.done(verb, self._context, caller, name, forms.read(verb, sent))
+            answer = api.done(verb, self._context, caller, name, forms.read(verb, sent))
         except Problem as problem:
             here = alone and problem.code not in _GONE
             return self._one(caller, name, problem) if here else self._mine(caller, problem)
-        if isinstance(told, Given) and told.link:  # it is told this once
-            return self._one(caller, name, given=told)
-        if isinstance(told, Begun):
-            return RedirectResponse(told.page, 303, HEADERS)
+        if isinstance(answer, Given) and answer.link:  # it is told this once
+            return self._one(caller, name, given=answer)
+        if isinstance(answer, Begun):
+            return RedirectResponse(answer.page, 303, HEADERS)
         there = f"sessions/{quote(name, safe='')}" if alone else f"#{quote(name, safe='')}"
         return RedirectResponse(f"{BASE}/{there}", 303, HEADERS)
 
@@ -112,12 +112,14 @@ class Pages:
 
     def _mine(self, caller: Caller, problem: Problem | None = None) -> Response:
         sessions = api.done(BY_NAME["list"], self._context, caller, "", {})
-        servers = {one.server for one in sessions if one.is_mine}
-        creations = [one for one in self._asked("creations", caller, "", ()) if one.server not in servers]
-        settles = any(one.settles for one in sessions) or any(not one.ended for one in creations)
+        servers = {session.server for session in sessions if session.is_mine}
+        creations = [
+            creation for creation in self._asked("creations", caller, "", ()) if creation.server not in servers
+        ]
+        settles = any(session.settles for session in sessions) or any(not creation.ended for creation in creations)
         shown = {
-            "sessions": [(one, forms.forms(one, caller)) for one in sessions if one.is_mine],
-            "shared": [one for one in sessions if not one.is_mine],
+            "sessions": [(session, forms.forms(session, caller)) for session in sessions if session.is_mine],
+            "shared": [session for session in sessions if not session.is_mine],
             "creations": creations,
             "offers": self._asked("profiles", caller, "", ()) if Scope.sessions in caller.scopes else (),
             "limits": self._asked("limits", caller, "", None),
@@ -152,10 +154,10 @@ class Pages:
             "log_of": log,
             "choices": forms.choices(self._asked("profiles", caller, "", ())),
             "may_build": Scope.profiles in caller.scopes,
-            "again": _AGAIN_SECONDS if log and any(one.state in UNDER_WAY for one in own) else 0,
+            "again": _AGAIN_SECONDS if log and any(profile.state in UNDER_WAY for profile in own) else 0,
         }
         page = self._page("profiles.html", caller, problem, **shown)
-        if (news := [one.news for one in own if one.news]) and Scope.profiles in caller.scopes:
+        if (news := [profile.news for profile in own if profile.news]) and Scope.profiles in caller.scopes:
             api.done(BY_NAME["own-profiles-seen"], self._context, caller, "", {"until": max(news)})
         return page
 
@@ -171,20 +173,20 @@ class Pages:
         given: Given | None = None,
         compared: Differences | None = None,
     ) -> Response:
-        one = api.done(BY_NAME["show"], self._context, caller, name, {})
+        session = api.done(BY_NAME["show"], self._context, caller, name, {})
         shown = {
-            "one": one,
-            "forms": forms.forms(one, caller),
+            "one": session,
+            "forms": forms.forms(session, caller),
             "modes": MODES,
             "given": given,
             "compared": compared,
             "shares": self._asked("shares", caller, name, ()),
             "snapshots": self._asked("snapshots", caller, name, ()),
             "may": {scope.name for scope in caller.scopes},
-            "history": self._asked("history", caller, name, ()) if one.is_mine else (),
-            "log": self._asked("logs", caller, name, Log("")).text if one.is_mine else "",
+            "history": self._asked("history", caller, name, ()) if session.is_mine else (),
+            "log": self._asked("logs", caller, name, Log("")).text if session.is_mine else "",
             "offers": self._asked("profiles", caller, "", ()),
-            "again": _AGAIN_SECONDS if not (problem or given or compared) and one.settles else 0,
+            "again": _AGAIN_SECONDS if not (problem or given or compared) and session.settles else 0,
         }
         return self._page("session.html", caller, problem, **shown)
 

@@ -86,9 +86,9 @@ def of(error: RefitError) -> Problem:
 
 def as_json(problem: Problem) -> dict[str, Any]:
     """The problem as RFC 9457 has it; `code` and `hint` are Refit's."""
-    told = {"title": problem.what, "status": problem.status, "code": problem.code.value}
+    document = {"title": problem.what, "status": problem.status, "code": problem.code.value}
     return {
-        **told,
+        **document,
         **({"detail": problem.why} if problem.why else {}),
         **({"hint": problem.hint} if problem.hint else {}),
     }

@@ -37,9 +37,9 @@ def _templates() -> jinja2.Environment:
     return made
 
 
-def page(template: str, status: int = 200, **told: Any) -> HTMLResponse:
+def page(template: str, status: int = 200, **variables: Any) -> HTMLResponse:
     """A page as it is answered."""
-    return HTMLResponse(_templates().get_template(template).render(told), status, headers())
+    return HTMLResponse(_templates().get_template(template).render(variables), status, headers())
 
 
 def headers() -> dict[str, str]:

@@ -79,8 +79,8 @@ class ActionRecords:
     def end_interrupted(self) -> None:
         """Note that what an earlier process of this service had begun was interrupted."""
         open_ones = (ActionRow.service == self._service.value) & ActionRow.ended.is_(None)
-        told = {"ended": now(), "problem": INTERRUPTED, "hint": INTERRUPTED_HINT}
-        write_rows(self._database, lambda rows: rows.execute(update(ActionRow).where(open_ones).values(**told)))
+        values = {"ended": now(), "problem": INTERRUPTED, "hint": INTERRUPTED_HINT}
+        write_rows(self._database, lambda rows: rows.execute(update(ActionRow).where(open_ones).values(**values)))
 
     def of_sessions(self) -> Mapping[str, Doing]:
         """Session → its last action, if that goes on or ended not long ago."""

@@ -96,9 +96,9 @@ class HubClient:
         Raises:
             HubError: the Hub doesn't answer, or doesn't know the code.
         """
-        told = {"client_id": OAUTH_CLIENT, "client_secret": self._token, "grant_type": "authorization_code"}
+        fields = {"client_id": OAUTH_CLIENT, "client_secret": self._token, "grant_type": "authorization_code"}
         way = "/oauth2/token"
-        given = self._ask("POST", way, data={**told, "code": code, "redirect_uri": redirect}).json()["access_token"]
+        given = self._ask("POST", way, data={**fields, "code": code, "redirect_uri": redirect}).json()["access_token"]
         if (login := self.login(given)) is None:
             raise HubError("The Hub doesn't know the token that it has just given.")
         return login
@@ -110,10 +110,10 @@ class HubClient:
             HubError: the Hub doesn't answer.
         """
         answer = self._ask("GET", "/user", (401, 403), headers={"Authorization": f"token {token}"})
-        told = answer.json() if answer.is_success else {}
-        if told.get("kind") != "user" or not told.get("token_id"):
+        answer_json = answer.json() if answer.is_success else {}
+        if answer_json.get("kind") != "user" or not answer_json.get("token_id"):
             return None
-        return Login(str(told["name"]), str(told["token_id"]), frozenset(told.get("scopes") or ()))
+        return Login(str(answer_json["name"]), str(answer_json["token_id"]), frozenset(answer_json.get("scopes") or ()))
 
     def rights(self, seen: str = "", wait: float = 0.0) -> Mapping[str, Any] | None:
         """The rights of all people, as soon as it isn't what was seen; none: so it was after `wait` seconds.
@@ -181,9 +181,9 @@ class HubClient:
             HubError: the Hub doesn't answer, or refuses.
         """
         seconds = int(lasting.total_seconds())
-        told = self._ask("POST", _way("share-codes", owner, server), json={"expires_in": seconds}).json()
-        program_output.protect(told["code"])
-        return str(told["id"]), str(told["accept_url"])
+        code = self._ask("POST", _way("share-codes", owner, server), json={"expires_in": seconds}).json()
+        program_output.protect(code["code"])
+        return str(code["id"]), str(code["accept_url"])
 
     def stop(self, person: str, server: str) -> bool:
         """Stop a server; whether it has stopped already.
@@ -225,8 +225,8 @@ def _said(answer: httpx.Response) -> str:
         return answer.text[:200]
 
 
-def _person(told: Mapping[str, Any]) -> Person:
+def _person(user: Mapping[str, Any]) -> Person:
     servers = {
-        name: bool(server.get("ready") or server.get("pending")) for name, server in (told.get("servers") or {}).items()
+        name: bool(server.get("ready") or server.get("pending")) for name, server in (user.get("servers") or {}).items()
     }
-    return Person(str(told["name"]), bool(told.get("admin")), str(told.get("last_activity") or ""), servers)
+    return Person(str(user["name"]), bool(user.get("admin")), str(user.get("last_activity") or ""), servers)

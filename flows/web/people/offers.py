@@ -105,7 +105,7 @@ def _why_not(profile: Profile, image: Image | Refusal | None, free_gpus: int) ->
 def supported(catalog: Catalog) -> tuple[Profile, ...]:
     """The profiles of all releases that are supported today, newest release first. Pure but for the date."""
     releases = sorted(catalog.releases.values(), key=lambda release: release.name, reverse=True)
-    return tuple(profile for one in releases if one.is_supported(now().date()) for profile in one.profiles)
+    return tuple(profile for release in releases if release.is_supported(now().date()) for profile in release.profiles)
 
 
 def offers(settings: Settings) -> tuple[Offer, ...]:
@@ -116,9 +116,9 @@ def offers(settings: Settings) -> tuple[Offer, ...]:
     """
     profiles = supported(load.load_catalog(settings.catalog))
     database, registry = open_database(settings.database), Registry(settings)
-    images = newest_images([(one.stem, one.release) for one in profiles], registry, settings, database)
+    images = newest_images([(profile.stem, profile.release) for profile in profiles], registry, settings, database)
     free, _ = GpuPool(settings, database).free()
-    return tuple(judge(one, images.get((one.stem, one.release)), free) for one in profiles)
+    return tuple(judge(profile, images.get((profile.stem, profile.release)), free) for profile in profiles)
 
 
 def newest_images(
@@ -131,7 +131,7 @@ def newest_images(
     """
     publications = Publications(settings, database, registry)
     current = publications.current(profiles)
-    dates = publications.dates([one for one in current.values() if isinstance(one, str)])
+    dates = publications.dates([digest for digest in current.values() if isinstance(digest, str)])
     images = {name: _image(registry, digest, dates) for name, digest in current.items()}
     return {name: image for name, image in images.items() if image is not None}
 

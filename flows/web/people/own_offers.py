@@ -56,8 +56,8 @@ def end_over(records: OwnProfiles, rights: Rights, gone: Collection[str]) -> Non
         records.leave(person)
         BuildRequests(records.database).leave(person)
     for offer in records.offered():
-        if (groups := ended(offer, rights)) and (told := records.end_offers(offer.bundle, offer.owner, groups)):
-            logger.warning("%s is offered no longer to %s", offer.bundle, ", ".join(map(on_a_line, told)))
+        if (groups := ended(offer, rights)) and (ended_for := records.end_offers(offer.bundle, offer.owner, groups)):
+            logger.warning("%s is offered no longer to %s", offer.bundle, ", ".join(map(on_a_line, ended_for)))
 
 
 def offers_to(settings: Settings, person: str, groups: Collection[str]) -> tuple[Offer, ...]:

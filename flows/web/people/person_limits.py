@@ -39,9 +39,9 @@ class Allowance:
         store = Store(self.database)
         owners, intents = store.owners(), store.intents()
         used = {
-            one.name: self.takes(one.memory, one.cpus, one.gpus, runs=one.name in intents)
-            for one in store.sessions()
-            if owners.get(one.name) == person
+            session.name: self.takes(session.memory, session.cpus, session.gpus, runs=session.name in intents)
+            for session in store.sessions()
+            if owners.get(session.name) == person
         }
         return Account(self._allowed(person, groups), used)
 
@@ -67,7 +67,7 @@ class Allowance:
         """The homes of a person, and the most that each may take."""
         store = Store(self.database)
         owned = {name for name, owner in store.owners().items() if owner == person}
-        of_sessions = owned & {one.name for one in store.sessions()}
+        of_sessions = owned & {session.name for session in store.sessions()}
         own = person_limits.home(self.settings.person_limits, self.groups_of(person, groups))
         most = Sessions.open(self.settings, self.database).homes.disk_limit(own)
         return Homes(len(owned), len(owned - of_sessions), most)
@@ -85,7 +85,7 @@ class Allowance:
 
     def offered(self, account: Account, offered: Iterable[Offer]) -> tuple[Offer, ...]:
         """The offers to somebody who wants another session, with what is too much for them as not available."""
-        return tuple(replace(one, why_not=one.why_not or self.why_not_another(account, one)) for one in offered)
+        return tuple(replace(offer, why_not=offer.why_not or self.why_not_another(account, offer)) for offer in offered)
 
     def check(self, person: str, asked: Amounts, session: str = "", groups: Collection[str] | None = None) -> None:
         """Return if a session that takes so much is allowed as it looks now; parameters as of `within`.

@@ -235,7 +235,7 @@ class Servers:
             RefitError: all are taken.
         """
         store = self.sessions.store
-        sessions, homes, owners = {one.name for one in store.sessions()}, store.homes(), store.owners()
+        sessions, homes, owners = {session.name for session in store.sessions()}, store.homes(), store.owners()
         for name in names.candidates(person, server):
             if name not in sessions and (name not in homes or owners.get(name) == person):
                 return name

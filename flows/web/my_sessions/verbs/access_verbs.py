@@ -139,7 +139,7 @@ def _remove_key(context: VerbContext, caller: Caller, _: str, old: OldKey) -> tu
 
 
 def _shown(keys: tuple[PersonKey, ...]) -> tuple[Key, ...]:
-    return tuple(Key(one.key.comment, one.key.fingerprint, one.added) for one in keys)
+    return tuple(Key(registered.key.comment, registered.key.fingerprint, registered.added) for registered in keys)
 
 
 _KEYS = tuple[Key, ...]

@@ -99,8 +99,8 @@ def _bring_back(context: VerbContext, caller: Caller, name: str, asked: ToBringB
 
     def work() -> str:
         sessions = context.lookout.sessions
-        told = snapshot_actions.bring_back(sessions, name, chosen.id, paths, caller.person, to=asked.to)
-        return f"The files of {chosen.name} are in {asked.to or 'place'}{f'; {told}' if told else ''}."
+        outcome = snapshot_actions.bring_back(sessions, name, chosen.id, paths, caller.person, to=asked.to)
+        return f"The files of {chosen.name} are in {asked.to or 'place'}{f'; {outcome}' if outcome else ''}."
 
     return context.act(caller, name, "bring-back", work)
 

@@ -76,12 +76,15 @@ def _create(context: VerbContext, caller: Caller, _: str, asked: ToCreate) -> Be
     options = {"release": asked.release, "profile": asked.profile}
     HubClient(context.settings).note(caller.person, asked.server, options)
     words = filter(None, (caller.person, asked.server))
-    return Begun(asked.server, f"{routes.HUB}/spawn-pending/{'/'.join(quote(one, safe='') for one in words)}")
+    return Begun(asked.server, f"{routes.HUB}/spawn-pending/{'/'.join(quote(word, safe='') for word in words)}")
 
 
 def _creations(context: VerbContext, caller: Caller, _: str, __: Nothing) -> tuple[Creation, ...]:
     every = ActionRecords(context.database, Service.hub).creations(caller.person)
-    return tuple(Creation(name, one.since, one.ended, one.problem, one.hint) for name, one in sorted(every.items()))
+    return tuple(
+        Creation(name, action.since, action.ended, action.problem, action.hint)
+        for name, action in sorted(every.items())
+    )
 
 
 VERBS = (

@@ -129,7 +129,10 @@ def check_offered(context: VerbContext, caller: Caller, chosen: Chosen) -> offer
     Raises:
         Problem: it can't.
     """
-    offered = {(one.profile, one.release): one for one in _offers(context, caller)}
+    offered = {
+        (offered_profile.profile, offered_profile.release): offered_profile
+        for offered_profile in _offers(context, caller)
+    }
     offer = offered.get((chosen.profile, chosen.release))
     if offer is None or offer.why_not:
         why = offer.why_not if offer else f"There is no profile {chosen.profile!r} in a release {chosen.release!r}."
@@ -175,12 +178,14 @@ def _history(context: VerbContext, caller: Caller, name: str, _: Nothing) -> tup
         for event in events
         if event.kind not in (Kind.move_begun, Kind.move_ended)
     ]
-    return tuple(sorted((*moves, *others), key=lambda one: one.at, reverse=True)[:_MOST_HAPPENINGS])
+    return tuple(sorted((*moves, *others), key=lambda event: event.at, reverse=True)[:_MOST_HAPPENINGS])
 
 
 def _profiles(context: VerbContext, caller: Caller, _: str, __: Nothing) -> tuple[Offered, ...]:
     account = context.allowance.account(caller.person)
-    return tuple(_offered(one, context.allowance.why_not_another(account, one)) for one in _offers(context, caller))
+    return tuple(
+        _offered(offer, context.allowance.why_not_another(account, offer)) for offer in _offers(context, caller)
+    )
 
 
 def _offers(context: VerbContext, caller: Caller) -> tuple[offers.Offer, ...]:

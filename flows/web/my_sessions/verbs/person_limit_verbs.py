@@ -43,7 +43,10 @@ class Limits:
 
 def told(account: Account, homes: Homes) -> Limits:
     """The limits of a person, as the API has them. Pure."""
-    each = (Limit(one, _finite(account.total.of(one)), _finite(account.allowed.of(one))) for one in Resource)
+    each = (
+        Limit(resource, _finite(account.total.of(resource)), _finite(account.allowed.of(resource)))
+        for resource in Resource
+    )
     return Limits(" ".join(filter(None, (str(account), str(homes)))), tuple(each), homes)
 
 

@@ -123,9 +123,9 @@ def _view(context: VerbContext, own: OwnProfile, build: BuildStatus) -> Mine:
 
 
 def _views(context: VerbContext, every: Iterable[OwnProfile]) -> tuple[Mine, ...]:
-    own = {one.bundle: one for one in every}
+    own = {profile.bundle: profile for profile in every}
     builds = BuildRequests(context.database).statuses(own)
-    return tuple(_view(context, one, builds[name]) for name, one in own.items())
+    return tuple(_view(context, profile, builds[name]) for name, profile in own.items())
 
 
 def _list(context: VerbContext, caller: Caller, _: str, __: Nothing) -> tuple[Mine, ...]:

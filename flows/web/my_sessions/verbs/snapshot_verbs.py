@@ -80,7 +80,17 @@ def _snapshots(context: VerbContext, caller: Caller, name: str, _: Nothing) -> t
     sessions = context.lookout.sessions
     every = snapshot_actions.all_of(sessions, sessions.store.session(name))
     return tuple(
-        Kept(one.name, one.id, one.kind.value, one.by, one.at, one.note, one.image, one.size) for one in reversed(every)
+        Kept(
+            snapshot.name,
+            snapshot.id,
+            snapshot.kind.value,
+            snapshot.by,
+            snapshot.at,
+            snapshot.note,
+            snapshot.image,
+            snapshot.size,
+        )
+        for snapshot in reversed(every)
     )
 
 
