@@ -125,12 +125,7 @@ def plan(
         people: the images of each person.
     """
     images, stages = tuple(images), tuple(stages)
-    own = [
-        (image, kept)
-        for person in people
-        for kept in [_kept_of(person, in_use, now, policy)]
-        for image in person.images
-    ]
+    own = [(image, kept) for each in people for kept in [_kept_of(each, in_use, now, policy)] for image in each.images]
     theirs = [image for image, kept in own if image.digest in kept]
     carried = {image.digest: f"{image.repository} has it" for image in theirs if not image.subject}
     kept = _kept_images(images, {**carried, **in_use}, now, policy)

@@ -258,7 +258,7 @@ DECIDING = sorted(
     path for path in MODULES if room(path) in ("migrations", "sessions", "migrate_sessions", "waiting_page")
 )
 # Enums are called so as well; and the same notice isn't told twice.
-NO_TEXTS = {"line.reason not in _OVER", "line.reason not in _SILENT", "last[-1].what != told"}
+NO_TEXTS = {"line.reason not in _OVER", "line.reason not in _SILENT", "last[-1].what != text"}
 NO_TEXTS |= {"outcome.why == 'time'", "outcome.why == 'output'", "line.reason in _CLOSED"}
 
 
