@@ -36,12 +36,12 @@ def cut_release(
     settings = load_settings()
     root = catalog or settings.catalog
     folder = settings.folder("worktrees") / release
-    there = branches.create(root, release, start, folder)
+    place = branches.create(root, release, start, folder)
     try:
-        begin(there, release, until)
-        locks = lock_requirements(release, catalog=there)
-        let_calendars_move(there, release)
-        branches.commit(there, message(release, locks))
+        begin(place, release, until)
+        locks = lock_requirements(release, catalog=place)
+        let_calendars_move(place, release)
+        branches.commit(place, message(release, locks))
     except BaseException:
         branches.drop(root, release, folder)
         raise

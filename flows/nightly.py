@@ -161,14 +161,14 @@ def _night_of_branch(branch: ReleaseBranch, catalog: Path, run: Run) -> Part:
     try:
         # Another night would give up what lies uncommitted in the worktree.
         with lease(run.database, f"branch {name}", wait=LOCK_SECONDS):
-            there = branches.check_out(catalog, name, run.settings.folder("worktrees") / name)
-            recipes = load.load_catalog(there)
+            checkout = branches.check_out(catalog, name, run.settings.folder("worktrees") / name)
+            recipes = load.load_catalog(checkout)
             release = load.release(recipes, name)
             looked_at, locks = refresh_locks([release], recipes, run)
             locks = tuple(replace(lock, release=name) for lock in locks)
-            branches.commit(there, commit_message(name, locks))
+            branches.commit(checkout, commit_message(name, locks))
             night = _release_night(release, recipes, run)
-            return looked_at, locks, (_pushed(there, night),)
+            return looked_at, locks, (_pushed(checkout, night),)
     except Exception as error:  # a bug, too: the other releases are to have their night
         get_run_logger().exception("The night failed for the branch %s", name)
         return 0, (), (ReleaseNight(name, None, problem=str(error), seconds=monotonic() - started),)

@@ -39,8 +39,8 @@ def try_out(name: str, profile: str, release: str, things: dict[str, list[str]],
     sessions, trial = Sessions.open(settings), f"{name[:LONGEST]}-trial-{secrets.token_hex(3)}"
     try:
         started = clone(settings, name, Wish(trial, profile, release), caller())
-        there = in_container(sessions.engine, started)
-        lost = missing_in(things["packages"], things["system"], there.distributions, there.system)
+        installed = in_container(sessions.engine, started)
+        lost = missing_in(things["packages"], things["system"], installed.distributions, installed.system)
         files = _files(sessions, sessions.that_runs(name), started, things["files"])
         return Proof(started.image, (*lost, *files))
     finally:

@@ -333,19 +333,19 @@ class _Finder:
         """The categories of a Pipfile."""
         before = len(self.mistakes)
         text = self.text(path)
-        there = len(self.mistakes) == before
+        is_valid = len(self.mistakes) == before
         try:
             content = documents.parse_toml(text, path)
         except Mistakes as error:
             self.mistakes.extend(error.mistakes)
             return ()
         required = content.get("requires")
-        if there and (not isinstance(required, dict) or required.get("python_version") != python_version(python)):
+        if is_valid and (not isinstance(required, dict) or required.get("python_version") != python_version(python)):
             line = _line(text, "python_version")
             line_of_python = f'python_version = "{python_version(python)}"'
             self.wrong(
                 path, line, f"it must require the Python of its folder, {python}", f"below [requires]: {line_of_python}"
             )
-        if there and "source" not in content and not (path.parents[1] / lineage.CONFIG).exists():
+        if is_valid and "source" not in content and not (path.parents[1] / lineage.CONFIG).exists():
             self.wrong(path, 1, "it has no [[source]]", "say where packages come from")
         return tuple(name for name in content if name not in _NO_CATEGORY)

@@ -123,7 +123,7 @@ class BaseConfig(Document):
     def _whole(self) -> BaseConfig:
         """A base of rpm needs all settings that only such a base has."""
         own = {name: bool(getattr(self, name)) for name in ("image", "platform", "repositories")}
-        if wrong := [name for name, there in own.items() if there != (self.family == "rpm")]:
+        if wrong := [name for name, is_set in own.items() if is_set != (self.family == "rpm")]:
             verb = "needs" if self.family == "rpm" else "has no"
             raise ValueError(f"a base of the family {self.family} {verb} {', '.join(wrong)}")
         if unknown := sorted(self.python_packages.keys() - set(self.pythons)):

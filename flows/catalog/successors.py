@@ -21,8 +21,8 @@ def current(catalog: Catalog, release: str, stem: str, on: date) -> Profile:
     """
     supported = sorted(file.name for file in catalog.releases.values() if file.is_supported(on))
     for name in (candidate for candidate in supported if candidate >= release):
-        if (there := _in(catalog.releases[name], stem)) is not None:
-            return there
+        if (successor := _in(catalog.releases[name], stem)) is not None:
+            return successor
     if release not in catalog.releases or release in supported:
         return profile(catalog, release, stem)  # which says what there is
     raise RefitError(

@@ -240,7 +240,7 @@ def compare_images(
     new: Annotated[str, typer.Argument(metavar="NEW", help="Tag, alias or digest of the newer image.")],
     as_json: Json = False,
 ) -> None:
-    """Show what differs between two images: packages, layers, and what a host must pull that has the first."""
+    """Show the differences of two images: packages, layers, and the size of what a host with the first must pull."""
     registry = Registry(load())
     comparison = image_comparison.compare(registry, evidence.find(registry, old), evidence.find(registry, new))
     show_data(as_json, comparison, tables.changes(comparison.packages))

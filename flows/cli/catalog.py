@@ -116,9 +116,9 @@ def wizard(
     answers = questions.answer(recipes, given, pick, questions.sizes(file, settings) if pick else {})
     profile = questions.profile(recipes, name, answers)
     _show_image(profile, recipes)
-    there = questions.stands_in(file, profile)
-    writing = not there and _decided(write, f"Add {profile.stem} to {name}?", pick is not None)
-    building = (there or writing) and _decided(build, "Build it?", pick is not None)
+    stands = questions.stands_in(file, profile)
+    writing = not stands and _decided(write, f"Add {profile.stem} to {name}?", pick is not None)
+    building = (stands or writing) and _decided(build, "Build it?", pick is not None)
     line = questions.command_line(name, answers, writing=writing, building=building)
     out.print(f"The same without questions: {line}", highlight=False, soft_wrap=True)
     if writing:
@@ -236,8 +236,8 @@ def import_workbench_images(
         show_json(made)
         return
     show(tables.adopted(made.recipes))
-    said = (
+    counts = (
         f"{made.catalog} is a catalog of {made.profiles} profiles, of {len(made.recipes)} recipes. {len(made.notes)} "
         f"things to look at are in {made.catalog / report.REPORT}. Next: `refit lint {made.catalog}`."
     )
-    out.print(said, highlight=False, soft_wrap=True)
+    out.print(counts, highlight=False, soft_wrap=True)

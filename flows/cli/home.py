@@ -82,7 +82,9 @@ def show_drift(
     name: SessionName,
     replay: Annotated[
         bool | None,
-        typer.Option(help="Whether its system packages are installed again in each new image; as it is, if not given."),
+        typer.Option(
+            help="Install its system packages again in each new image, or don't; without it, nothing changes."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -56,15 +56,15 @@ def log_in(
             why="Everybody on the network path could read the token.",
             hint="use https://, or say --insecure on a network of your own.",
         )
-    there = f"{place.scheme}://{place.netloc}"
+    address = f"{place.scheme}://{place.netloc}"
     asked = {"client_id": socket.gethostname(), **({"scope": Scope.operate.value} if operator else {})}
-    begun = _post(f"{there}{_BASE}/device_authorization", **asked)
+    begun = _post(f"{address}{_BASE}/device_authorization", **asked)
     out.print(f"Open this page, and compare the code {begun['user_code']}:")
-    out.print(f"{there}{begun['verification_uri_complete']}", highlight=False, soft_wrap=True)
-    token = _awaited(f"{there}{_BASE}/token", begun)
+    out.print(f"{address}{begun['verification_uri_complete']}", highlight=False, soft_wrap=True)
+    token = _awaited(f"{address}{_BASE}/token", begun)
     _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_whole(_file(), json.dumps({"url": there, "token": token}), private=True)
-    out.print(f"You are logged in at {there}. `refit mine list` shows your sessions.", highlight=False)
+    write_whole(_file(), json.dumps({"url": address, "token": token}), private=True)
+    out.print(f"You are logged in at {address}. `refit mine list` shows your sessions.", highlight=False)
 
 
 def _awaited(url: str, begun: dict[str, Any]) -> str:
@@ -193,7 +193,7 @@ def change_profile(
 
 
 @app.command("logs")
-def read_logs(name: Name, lines: Annotated[int, typer.Option(help="How many.")] = 100) -> None:
+def read_logs(name: Name, lines: Annotated[int, typer.Option(help="Number of lines.")] = 100) -> None:
     """Print the last lines that a session wrote."""
     show_text(ask("GET", f"{path(name)}/logs?{urlencode({'lines': lines})}")["text"])
 

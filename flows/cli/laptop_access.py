@@ -81,7 +81,10 @@ def share_mine(
     person: With = "",
     group: Group = "",
     until: Annotated[
-        str, typer.Option("--until", metavar="DURATION", help="When it ends: 2h, 3d; else it doesn't by itself.")
+        str,
+        typer.Option(
+            "--until", metavar="DURATION", help="How long it lasts: 2h, 3d; without it, until it is taken back."
+        ),
     ] = "",
     as_json: Json = False,
 ) -> None:
@@ -127,7 +130,9 @@ def unshare_mine(
 @app.command("snapshot")
 def take_snapshot(
     name: Name,
-    called: Annotated[str, typer.Option("--name", help="Its name; without one it goes some day.")] = "",
+    called: Annotated[
+        str, typer.Option("--name", help="Its name; a snapshot without one is removed after a while.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Take a snapshot of a session's home, and wait for it; the session may run."""
@@ -166,7 +171,7 @@ def go_back(
     ] = None,
     to: Annotated[str, typer.Option(metavar="FOLDER", help="With --only: into this new folder of the home.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Though something works in it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Roll back even if programs work in it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Let the home be what it is in a snapshot, and wait for it; the session stops for it, and starts anew."""
@@ -203,7 +208,7 @@ def compare(
 @app.command("clone")
 def clone(
     name: Name,
-    new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new one, for you.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new session, for you.")],
     snapshot: Annotated[
         str, typer.Option(metavar="SNAPSHOT", help="Begin with this snapshot, not with the present home.")
     ] = "",
@@ -253,9 +258,11 @@ def remove_key(
 @app.command("ssh-config")
 def configure_ssh(
     host: Annotated[
-        str, typer.Option(metavar="NAME", help="Name or address of that Refit for ssh; else as in its URL.")
+        str, typer.Option(metavar="NAME", help="Name or address of that Refit for ssh; without it, that of its URL.")
     ] = "",
-    port: Annotated[int, typer.Option(metavar="PORT", help="Port of the way in, if another one leads there.")] = 0,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", help="Port by which your ssh reaches that Refit; 0: the one that it names.")
+    ] = 0,
     forward_agent: Annotated[bool, typer.Option("--forward-agent", help="Let sessions use your ssh agent.")] = False,
     write: Annotated[bool, typer.Option("--write", help="Write it into your ~/.ssh.")] = False,
     as_json: Json = False,

@@ -28,7 +28,7 @@ def overview(as_json: Json = False) -> None:
 
 @app.command("steer")
 def steer(
-    image: Annotated[str, typer.Argument(metavar="IMAGE", help="Digest of the rollout's image, or how it begins.")],
+    image: Annotated[str, typer.Argument(metavar="IMAGE", help="Digest of the rollout's image, or its first digits.")],
     step: Annotated[Step, typer.Argument(help="approve lets the next wave begin.")],
     as_json: Json = False,
 ) -> None:

@@ -182,9 +182,9 @@ def _answering_json() -> int:
         show_json_error(error)
         return error.exit_code
     except TyperException as error:  # words that are off
-        said = str(getattr(error, "format_message", error.__str__)())
-        show_error(said)
-        show_json_error(RefitError(said, hint="add `--help` to the command."))
+        message = str(getattr(error, "format_message", error.__str__)())
+        show_error(message)
+        show_json_error(RefitError(message, hint="add `--help` to the command."))
         return int(getattr(error, "exit_code", 2))
     except (KeyboardInterrupt, typer.Abort) as error:
         err.print("Cancelled.")

@@ -165,10 +165,10 @@ def reset(
 ) -> None:
     """Remove Refit's own state from this machine, after asking."""
     settings = load()
-    there = reset_parts(settings)
+    present = reset_parts(settings)
     # Homes that stay need the database: it knows whose they are.
-    kept = set() if homes or "homes" not in {part.name for part in there} else {"homes", "database"}
-    parts = [part for part in there if part.name not in kept]
+    kept = set() if homes or "homes" not in {part.name for part in present} else {"homes", "database"}
+    parts = [part for part in present if part.name not in kept]
     show(tables.table("This will be removed", ("part", "what"), ((part.name, part.what) for part in parts)))
     folders = sorted({str(path.parent) for part in parts for path in part.paths})
     out.print(f"It is in {', '.join(folders)}.", highlight=False)

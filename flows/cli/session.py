@@ -241,7 +241,9 @@ def choose_owner(
 
 
 @updates_app.command("volunteer")
-def volunteer(name: SessionName, no: Annotated[bool, typer.Option("--no", help="Take that back.")] = False) -> None:
+def volunteer(
+    name: SessionName, no: Annotated[bool, typer.Option("--no", help="Take that wish back.")] = False
+) -> None:
     """Let a session be among the first that get a new image."""
     _wish(name, volunteer=not no)
 

@@ -31,7 +31,10 @@ def share(
     group: Group = None,
     code: Annotated[bool, typer.Option("--code", help="Print a link for the first person who accepts it.")] = False,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="DURATION", help="When it ends: 2h, 3d; else it doesn't by itself.")
+        str | None,
+        typer.Option(
+            "--until", metavar="DURATION", help="How long it lasts: 2h, 3d; without it, until it is taken back."
+        ),
     ] = None,
 ) -> None:
     """Let a person or a group use a session, or print a link that does so for one person."""

@@ -47,9 +47,9 @@ def add_to(session_app: typer.Typer) -> None:
 def take(
     name: SessionName,
     called: Annotated[
-        str, typer.Option("--name", help="Name of it; a named one stays until it is removed, others for a while.")
+        str, typer.Option("--name", help="Its name; a named snapshot stays until it is removed, others for a while.")
     ] = "",
-    note: Annotated[str, typer.Option(help="A few words about it.")] = "",
+    note: Annotated[str, typer.Option(help="A note about it.")] = "",
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -110,10 +110,12 @@ def clone(
 
 def choose_rules(
     name: SessionName,
-    every: Annotated[float | None, typer.Option(min=0, metavar="HOURS", help="Take one so often; 0: never.")] = None,
-    newest: Annotated[int | None, typer.Option(min=0, help="How many without a name stay.")] = None,
-    days: Annotated[int | None, typer.Option(min=0, help="On how many days the last one of the day stays.")] = None,
-    default: Annotated[bool, typer.Option("--default", help="As the settings say again.")] = False,
+    every: Annotated[
+        float | None, typer.Option(min=0, metavar="HOURS", help="Hours between two snapshots; 0: none are taken.")
+    ] = None,
+    newest: Annotated[int | None, typer.Option(min=0, help="Number of snapshots without a name that stay.")] = None,
+    days: Annotated[int | None, typer.Option(min=0, help="Number of days of which the last snapshot stays.")] = None,
+    default: Annotated[bool, typer.Option("--default", help="Follow the settings again.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show or choose how often the schedule takes snapshots of a session, and how long those without a name stay."""
@@ -155,13 +157,13 @@ def roll_back(
     snapshot: Annotated[
         str, typer.Argument(metavar="SNAPSHOT", help="Name of a snapshot; without one, back to the former image.")
     ] = "",
-    with_image: Annotated[bool, typer.Option("--with-image", help="Also give back the image of then.")] = False,
+    with_image: Annotated[bool, typer.Option("--with-image", help="Also give it the image that it had then.")] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="PATH", help="Bring only this file or folder back; nothing is stopped.")
     ] = None,
     to: Annotated[str, typer.Option(metavar="FOLDER", help="With --only: into this new folder of the home.")] = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Go back even if programs work in it, or files don't fit the image.")
+        bool, typer.Option("--force", help="Roll back even if programs work in it, or files don't fit the image.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
     yes: Yes = False,

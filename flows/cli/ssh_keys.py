@@ -59,15 +59,19 @@ def remove(
 
 def configure_ssh(
     person: Person,
-    host: Annotated[str, typer.Option(metavar="NAME", help="Name or address of this machine for the person's.")] = "",
+    host: Annotated[
+        str, typer.Option(metavar="NAME", help="Name or address by which the person's machine reaches this one.")
+    ] = "",
     port: Annotated[
         int,
-        typer.Option(metavar="PORT", help="Port of the way in for the person's machine, if another one leads here."),
+        typer.Option(
+            metavar="PORT", help="Port by which the person's machine reaches this Refit, if another one leads here."
+        ),
     ] = 0,
     forward_agent: Annotated[
         bool, typer.Option("--forward-agent", help="Let sessions use the person's ssh agent.")
     ] = False,
-    write: Annotated[bool, typer.Option("--write", help="Write it into ~/.ssh of whoever calls this.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write it into your ~/.ssh.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print what ssh on a person's own machine needs to reach all of their sessions, as NAME.refit."""

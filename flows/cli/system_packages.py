@@ -81,8 +81,8 @@ def installed(name: SessionName, as_json: Json = False) -> None:
 
 def _show(name: str, outcome: Outcome) -> None:
     if outcome.there:
-        there = ", ".join(f"{package} {version}".strip() for package, version in outcome.there.items())
-        out.print(f"In {name}, and in its next containers: {there}.", highlight=False)
+        versions = ", ".join(f"{package} {version}".strip() for package, version in outcome.there.items())
+        out.print(f"In {name}, and in its next containers: {versions}.", highlight=False)
     if outcome.missing:
         rows = [(package, on_a_line(why)) for package, why in outcome.missing.items()]
         show(tables.table("Not installed", ("name", "reason"), rows))

@@ -113,14 +113,14 @@ def stands_in(release: Release, profile: Profile) -> bool:
     Raises:
         RefitError: it has the same one with another level of CUDA, and an image's tag doesn't tell levels apart.
     """
-    there = next((shipped for shipped in release.profiles if shipped.stem == profile.stem), None)
-    if there and there.cuda_level != profile.cuda_level:
+    existing = next((shipped for shipped in release.profiles if shipped.stem == profile.stem), None)
+    if existing and existing.cuda_level != profile.cuda_level:
         raise RefitError(
-            f"Release {release.name} has {there.stem} already, with CUDA {there.cuda_level}.",
+            f"Release {release.name} has {existing.stem} already, with CUDA {existing.cuda_level}.",
             why=f"An image with CUDA {profile.cuda_level} would have the same tag.",
-            hint=f"choose --cuda {there.cuda_level}, or change that line of releases/{release.name}.yaml.",
+            hint=f"choose --cuda {existing.cuda_level}, or change that line of releases/{release.name}.yaml.",
         )
-    return there is not None
+    return existing is not None
 
 
 def write(recipes: Catalog, release: str, answers: Mapping[str, str]) -> Path:

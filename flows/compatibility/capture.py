@@ -110,8 +110,8 @@ def capture(settings: Settings, name: str, wish: Wish) -> Captured:
     pipfile = read_pipfile(profile.bundle.pythons[profile.python] / "Pipfile")
     _check_environments(wish, seen)
     image, by_hand = of_image(settings, session.image), hand_made(settings, sessions.engine, session)
-    said = frozenset(str(canonicalize_name(name)) for names in pipfile.packages.values() for name in names)
-    given = Given(profile.bundle.name, profile.python, image.distributions, image.system, said)
+    names_of_bundle = frozenset(str(canonicalize_name(name)) for names in pipfile.packages.values() for name in names)
+    given = Given(profile.bundle.name, profile.python, image.distributions, image.system, names_of_bundle)
     contents = {path: content(sessions.engine, session, path) for path in wish.files}
     choice = Choice(wish.name, wish.environments, contents)
     decided = decide(seen, given, choice, by_hand.files)
@@ -131,10 +131,10 @@ def installed(engine: Engine, session: Session) -> Installed:
         output = engine.execute(session.container, _PYTHON, stdin=script, limit=LOOK_SECONDS, most=MOST_TOLD)
         return _INSTALLED.validate_json(output)
     except (command.ProgramFailed, ValidationError) as error:
-        said = error.tail if isinstance(error, command.ProgramFailed) else str(error)
+        message = error.tail if isinstance(error, command.ProgramFailed) else str(error)
         raise RefitError(
             f"The session {session.name!r} gave no report of what is installed in it.",
-            why=on_a_line(said.strip().partition("\n")[0]),
+            why=on_a_line(message.strip().partition("\n")[0]),
             hint=f"its Python may be broken: `refit session exec {session.name} -- python3 --version` tells.",
         ) from None
 
@@ -219,11 +219,11 @@ def _check_name(name: str, recipes: Catalog) -> None:
 
 
 def _check_environments(wish: Wish, seen: Installed) -> None:
-    there = {place.path for place in seen.places[1:]}
-    if missing := [path for path in wish.environments if path not in there]:
+    environments = {place.path for place in seen.places[1:]}
+    if missing := [path for path in wish.environments if path not in environments]:
         raise RefitError(
             f"There is no environment {', '.join(map(repr, missing))} in the home.",
-            why=f"There are: {some(map(on_a_line, sorted(there))) or 'none'}.",
+            why=f"There are: {some(map(on_a_line, sorted(environments))) or 'none'}.",
             hint="give its path below the home, e.g. project/.venv; .local is that of `pip --user`.",
         )
     if len(wish.files) > MOST_FILES:

@@ -136,11 +136,11 @@ def _remade(engine: Engine, session: Session, place: Place, until: float) -> Rem
         return Remade(place.path, place.python, problem=_reason(error))
     exact = [f"{name}=={version}" for name, version in packages.items()]
     problems = _install(engine, session, place.path, exact, [*packages], until)
-    there = _there(engine, session, place.path, until)
+    installed = _there(engine, session, place.path, until)
     with suppress(RefitError):  # then the next attempt finds all there
         _run(engine, session, _DONE, until + 60, place.path, place.python)
-    gone = {name: problems.get(name, "it can't be had for this Python") for name in packages if name not in there}
-    return Remade(remade.path, remade.python, {n: there[n] for n in packages if n in there}, {**gone, **lost})
+    gone = {name: problems.get(name, "it can't be had for this Python") for name in packages if name not in installed}
+    return Remade(remade.path, remade.python, {n: installed[n] for n in packages if n in installed}, {**gone, **lost})
 
 
 def _install(

@@ -118,19 +118,19 @@ def _python(group: Group, old: Image, new: Image) -> Iterator[str]:
 
 
 def _venv(group: Group, new: Image) -> Iterator[str]:
-    there = new.interpreters.get(group.interpreter)
-    if _in_image(group.interpreter) and there is None:
+    version = new.interpreters.get(group.interpreter)
+    if _in_image(group.interpreter) and version is None:
         yield f"its Python, {group.interpreter}, is not in the new image"
-    elif there and group.python and there != group.python:
-        yield f"it was made for Python {group.python}, and {group.interpreter} is {there} in the new image"
+    elif version and group.python and version != group.python:
+        yield f"it was made for Python {group.python}, and {group.interpreter} is {version} in the new image"
 
 
 def _native(group: Group, home: Home, old: Image, new: Image) -> Iterator[str]:
     """Why the loader won't start what was compiled."""
     for interface, (version, example) in group.native.versions.items():
         if _has(old, interface, version) and not _has(new, interface, version):
-            there = new.interfaces.get(interface, "none")
-            yield f"{example} needs {interface} {version}, and the new image has {there}"
+            provided = new.interfaces.get(interface, "none")
+            yield f"{example} needs {interface} {version}, and the new image has {provided}"
     lost = {
         soname: example
         for soname, example in group.native.libraries.items()
@@ -218,15 +218,15 @@ def _named(soname: str) -> str:
 
 def _has(image: Image, interface: str, version: str) -> bool:
     """Whether an image has an interface in this version; of those that nobody knows anything of, it has all."""
-    there = image.interfaces.get(interface, "")
-    return not there or numbered(version) <= numbered(there)
+    provided = image.interfaces.get(interface, "")
+    return not provided or numbered(version) <= numbered(provided)
 
 
 def _runs(interpreter: str, python: str, image: Image) -> bool:
     if not interpreter:
         return False
-    there = image.interpreters.get(interpreter, "")
-    return not _in_image(interpreter) or bool(there and there == (python or there))
+    version = image.interpreters.get(interpreter, "")
+    return not _in_image(interpreter) or bool(version and version == (python or version))
 
 
 def _in_image(path: str) -> bool:

@@ -202,8 +202,8 @@ class Reader:
 
     def _venv_python(self, path: str) -> str:
         pairs = (line.partition("=") for line in self._text(f"{path}/pyvenv.cfg").splitlines())
-        said = {key.strip().lower(): value.strip() for key, _, value in pairs}
-        minor = _MINOR.match(said.get("version") or said.get("version_info", ""))
+        fields = {key.strip().lower(): value.strip() for key, _, value in pairs}
+        minor = _MINOR.match(fields.get("version") or fields.get("version_info", ""))
         return minor[0] if minor else ""
 
     def _conda_python(self, path: str) -> str:

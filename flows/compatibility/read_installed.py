@@ -67,8 +67,8 @@ def main() -> None:
         if len(named) > MOST_NAMES:
             bounds.missed[f"of {len(named)} of this kind only {MOST_NAMES} are told: {kind}"] = None
     report = {"python": minor, "places": places, "system": system(), "others": few, "missed": list(bounds.missed)}
-    said = json.dumps(report, ensure_ascii=False).encode(errors="replace")  # names of files may be no text
-    sys.stdout.buffer.write(said)
+    content = json.dumps(report, ensure_ascii=False).encode(errors="replace")  # names of files may be no text
+    sys.stdout.buffer.write(content)
 
 
 def names(folder: Path, bounds: Bounds) -> list[str]:
@@ -94,20 +94,20 @@ def packages(site: Path, bounds: Bounds) -> Iterator[dict[str, object]]:
 def package(info: Path) -> dict[str, object]:
     """A package as its metadata describe it."""
     try:
-        said, needs, extras = dict[str, str](), list[str](), list[tuple[str, str]]()
+        fields, needs, extras = dict[str, str](), list[str](), list[tuple[str, str]]()
         for line in text(info / "METADATA").splitlines():
             if not line.strip():
                 break
             if match := _FIELD.fullmatch(line):
-                said.setdefault(match[1].lower(), match[2])
+                fields.setdefault(match[1].lower(), match[2])
             elif match := _NEED.match(line):
                 needs.append(match[1])
             elif match := _EXTRA.fullmatch(line):  # one with other conditions may be for another machine
                 extras.append((match[2], match[1]))
-        if said.keys() != {"name", "version"}:
+        if fields.keys() != {"name", "version"}:
             raise ValueError("its METADATA have no name, or no version")
         more = {"installer": installer(info), "needs": needs[:MOST_NAMES], "url": url(info / "direct_url.json")}
-        return {**said, "requested": is_plain(info / "REQUESTED"), "extras": extras[:MOST_NAMES], **more}
+        return {**fields, "requested": is_plain(info / "REQUESTED"), "extras": extras[:MOST_NAMES], **more}
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return {"name": info.name, "problem": f"its METADATA can't be read: {why}"}
@@ -124,8 +124,8 @@ def installer(info: Path) -> str:
 def url(file: Path) -> str:
     """Where a package came from, if that isn't an index."""
     try:
-        said = json.loads(text(file))
-        return str(said["url"])[:500]
+        document = json.loads(text(file))
+        return str(document["url"])[:500]
     except FileNotFoundError:
         return ""
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -176,9 +176,9 @@ def sites(home: Path, path: str, bounds: Bounds) -> Iterator[dict[str, object]]:
     """The packages of an environment, or of `pip --user`; of one with several Pythons, those of each."""
     for name in sorted(names(home / path / "lib", bounds)):
         if (match := _SITE.fullmatch(name)) and (
-            there := list(packages(home / path / "lib" / name / "site-packages", bounds))
+            installed := list(packages(home / path / "lib" / name / "site-packages", bounds))
         ):
-            yield {"path": path, "python": match[1], "packages": there}
+            yield {"path": path, "python": match[1], "packages": installed}
 
 
 def extensions(folder: Path, bounds: Bounds) -> Iterator[str]:

@@ -36,6 +36,6 @@ def replay(settings: Settings, made: HandMade, container: str) -> str:
             why=error.why,
             hint=f"`refit session drift {made.session} --no-replay` lets it move without.",
         ) from error
-    there, gone = ", ".join([*made.system.added, *made.system.changed]), ", ".join(made.system.removed)
-    done = (f"installed again: {there}" if there else "", f"removed again: {gone}" if gone else "")
+    added, gone = ", ".join([*made.system.added, *made.system.changed]), ", ".join(made.system.removed)
+    done = (f"installed again: {added}" if added else "", f"removed again: {gone}" if gone else "")
     return "; ".join(filter(None, done))

@@ -16,7 +16,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 
 def some(things: Iterable[object], most: int = 10, between: str = ", ") -> str:
     """The first `most` of some things, and how many more there are."""
-    words = [str(thing) for thing in things]
+    words = [str(part) for part in things]
     more = len(words) - most
     return between.join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
@@ -52,8 +52,8 @@ def exact_duration(seconds: float) -> str:
 
 def first_sentence(text: str, most: int = 200) -> str:
     """The first sentence of a text, or the first line if that is shorter; at most so many characters."""
-    said = _SENTENCE_END.split(text.strip(), maxsplit=1)[0]
-    return said if len(said) <= most else f"{said[: most - 1]}…"
+    sentence = _SENTENCE_END.split(text.strip(), maxsplit=1)[0]
+    return sentence if len(sentence) <= most else f"{sentence[: most - 1]}…"
 
 
 def clipped(text: str, most: int) -> str:

@@ -39,10 +39,10 @@ def _failures(addresses: Sequence[SecretStr], title: str, text: str, setting: st
     for number, address in enumerate(addresses, start=1):
         url = address.get_secret_value()
         protect(url)
-        with LogCapture(level=logging.WARNING, fmt="%(message)s") as said:  # type: ignore[no-untyped-call]
+        with LogCapture(level=logging.WARNING, fmt="%(message)s") as captured:  # type: ignore[no-untyped-call]
             to = Apprise()
             # Said to be plain text, it is escaped where it becomes a page, as in a mail.
             if not to.add(url) or not to.notify(body=text, title=title, body_format=NotifyFormat.TEXT):
                 kind = urlsplit(url).scheme or "no scheme"
-                reason = on_a_line(" ".join(redacted(said.getvalue()).split()))
+                reason = on_a_line(" ".join(redacted(captured.getvalue()).split()))
                 yield f"`{setting}` number {number} ({kind}) could not be told: {reason or 'no reason was given'}"

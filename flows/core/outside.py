@@ -117,14 +117,14 @@ def following(answer: Answer) -> httpx.URL:
 def joined(url: httpx.URL, address: str) -> httpx.URL:
     """The address that a server names in its answer from `url`; raises as `following` does."""
     try:
-        there = url.join(address).copy_with(userinfo=b"")
+        target = url.join(address).copy_with(userinfo=b"")
     except (httpx.InvalidURL, ValueError) as error:
         raise Astray(f"it sends us to {address[:200]!r}: {error}") from None
-    if there.scheme not in ("http", "https") or not there.host:
+    if target.scheme not in ("http", "https") or not target.host:
         raise Astray(f"it sends us to {address[:200]!r}")
-    if url.scheme == "https" and there.scheme == "http":
-        raise Astray(f"it sends us from https to {str(there)[:200]!r}")
-    return there
+    if url.scheme == "https" and target.scheme == "http":
+        raise Astray(f"it sends us from https to {str(target)[:200]!r}")
+    return target
 
 
 @cache

@@ -40,8 +40,8 @@ def revision(engine: Engine) -> str:
 
 def version_of(connection: Connection) -> str:
     """The version of the schema in a database; empty: there is none yet."""
-    there = sqlalchemy.inspect(connection).has_table("alembic_version")
-    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar() or "" if there else ""
+    is_versioned = sqlalchemy.inspect(connection).has_table("alembic_version")
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar() or "" if is_versioned else ""
 
 
 def upgrade(engine: Engine) -> None:

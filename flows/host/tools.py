@@ -364,8 +364,8 @@ def _podman(settings: Settings, oci_runtime: str, cgroup_manager: str) -> list[s
         "--tmpdir",
         str(state / "tmp"),
     ]
-    there = [str(folder) for folder in _HOOKS if folder.is_dir()]
-    hooked = [word for folder in (*there, str(hooks(settings))) for word in ("--hooks-dir", folder)]
+    folders = [str(folder) for folder in _HOOKS if folder.is_dir()]
+    hooked = [word for folder in (*folders, str(hooks(settings))) for word in ("--hooks-dir", folder)]
     network = ["--network-config-dir", str(networks(settings))]
     return ["podman", *storage, *network, *hooked, "--runtime", oci_runtime, "--cgroup-manager", cgroup_manager]
 

@@ -169,11 +169,11 @@ class Builder:
         digests = {step.digest for step in planned.steps.values() if step.digest}
         manifests = each(partial(self._registry.find, self._registry.stages), digests)
         parts = {str(part["digest"]) for manifest in manifests.values() if manifest for part in manifest.parts}
-        there = each(partial(self._registry.has_blob, self._registry.stages), parts)
+        found_parts = each(partial(self._registry.has_blob, self._registry.stages), parts)
         return {
             digest
             for digest, manifest in manifests.items()
-            if manifest is None or not all(there[str(part["digest"])] for part in manifest.parts)
+            if manifest is None or not all(found_parts[str(part["digest"])] for part in manifest.parts)
         }
 
     def _inputs(self, stage: Stage, parent_digest: str | None) -> Inputs:

@@ -45,9 +45,9 @@ class Order(Generic[Job]):
         """
         if job in self._ready:
             self._ready.remove(job)
-        if thing := self._makes.get(job):
-            self._makes = {other: made for other, made in self._makes.items() if made != thing}
-            self._making.remove(thing)
+        if output := self._makes.get(job):
+            self._makes = {other: made for other, made in self._makes.items() if made != output}
+            self._making.remove(output)
         for waiting in self._that_need(job):
             self._waiting[waiting].remove(job)
             if not self._waiting[waiting]:
@@ -56,8 +56,8 @@ class Order(Generic[Job]):
 
     def failed(self, job: Job) -> tuple[Job, ...]:
         """A job that was started has failed; returns those that will never start because of it."""
-        if thing := self._makes.pop(job, ""):
-            self._making.discard(thing)
+        if output := self._makes.pop(job, ""):
+            self._making.discard(output)
         return self._lost(job)
 
     def _lost(self, job: Job) -> tuple[Job, ...]:

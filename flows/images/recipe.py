@@ -223,8 +223,8 @@ class Assembler:
         """Refuse an image that would have a library of CUDA twice: from its level, and from its Python packages."""
         categories = (FIRST_CATEGORY, *filter(None, [profile.ide.config.category]))
         own = python_locks.versions(self._lock(profile.bundle.pythons[profile.python], categories))
-        there = {library_name(name) for name in python_locks.versions(requirements)}
-        if twice := sorted(name for name in own if library_name(name) in there):
+        libraries = {library_name(name) for name in python_locks.versions(requirements)}
+        if twice := sorted(name for name in own if library_name(name) in libraries):
             raise RefitError(
                 f"{profile.stem} would have {', '.join(twice)} twice: in CUDA's level and among its Python packages.",
                 hint="write `cuda: driver` in the release: the libraries come with the Python packages.",

@@ -78,8 +78,8 @@ class Registry(Blobs):
         if answer.status == 404:
             return None
         self.expect(answer, 200)
-        said = str(answer.headers.get("docker-content-digest", ""))
-        return said if DIGEST.fullmatch(said) else self.manifest(repository, reference).digest
+        header = str(answer.headers.get("docker-content-digest", ""))
+        return header if DIGEST.fullmatch(header) else self.manifest(repository, reference).digest
 
     def digests(self, repository: str, references: Collection[str]) -> dict[str, str]:
         """Tag or digest → digest, of those manifests that the registry has; asked at once."""
@@ -99,12 +99,12 @@ class Registry(Blobs):
         self.expect(answer, 200)
         media_type = answer.headers.get("content-type", "").partition(";")[0]
         manifest = Manifest(digest_of(answer.content), media_type, answer.content)
-        said = answer.headers.get("docker-content-digest", manifest.digest)
-        digest = reference if reference.startswith("sha256:") else said
+        header = answer.headers.get("docker-content-digest", manifest.digest)
+        digest = reference if reference.startswith("sha256:") else header
         if manifest.digest != digest:
             raise self.garbage(f"the content of {repository}@{shown(digest)} has the digest {manifest.digest}")
-        if said != digest:
-            raise self.garbage(f"it calls {repository}@{digest} {shown(said)!r}")
+        if header != digest:
+            raise self.garbage(f"it calls {repository}@{digest} {shown(header)!r}")
         if not is_manifest(self.document(answer)):
             raise self.garbage(f"{repository}@{reference} is no manifest")
         self._manifests.put(repository, manifest.digest, manifest, len(manifest.content))
@@ -162,8 +162,8 @@ class Registry(Blobs):
             raise self._dropped(repository, f"what {digest_of(content)} names")
         self.expect(answer, 201)
         digest = digest_of(content)
-        if (said := answer.headers.get("docker-content-digest", digest)) != digest:
-            raise self.garbage(f"it stored {digest} as {shown(said)!r}")
+        if (header := answer.headers.get("docker-content-digest", digest)) != digest:
+            raise self.garbage(f"it stored {digest} as {shown(header)!r}")
         self._manifests.put(repository, digest, Manifest(digest, media_type, content), len(content))
         return digest
 

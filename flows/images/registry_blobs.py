@@ -66,8 +66,8 @@ class Blobs(RegistryConnection):
 
     def absent(self, repository: str, digests: Collection[str]) -> tuple[str, ...]:
         """Those of these blobs that the repository doesn't hold; asked at once."""
-        there = each(partial(self.has_blob, repository), digests)
-        return tuple(digest for digest in digests if not there[digest])
+        presence = each(partial(self.has_blob, repository), digests)
+        return tuple(digest for digest in digests if not presence[digest])
 
     def put_blob(self, repository: str, content: bytes) -> str:
         """Store a blob unless it is there, which of a small one takes as long to ask; returns its digest."""

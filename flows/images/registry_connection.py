@@ -284,17 +284,17 @@ class RegistryConnection:
         """Raise the error for an answer that has another status than this."""
         if answer.status == status:
             return
-        said, request = answer.said, f"{answer.method} {shown(answer.url.path)}"
+        message, request = answer.said, f"{answer.method} {shown(answer.url.path)}"
         if answer.status in (401, 403):
             raise RegistryError(
                 f"The image registry {self.host} refuses {request}.",
-                why=f"It answers {answer.status}. {said}".strip(),
+                why=f"It answers {answer.status}. {message}".strip(),
                 hint="set `registry_user` and `registry_password` (REFIT_REGISTRY_PASSWORD) of an account that may; "
                 "for the embedded one, run `refit up`, which makes them up.",
             )
         if answer.status >= 500:
-            raise self.broken(f"It answers {answer.status} to {request}: {said}")
-        raise self.garbage(f"it answers {answer.status} to {request}, where {status} was expected. {said}")
+            raise self.broken(f"It answers {answer.status} to {request}: {message}")
+        raise self.garbage(f"it answers {answer.status} to {request}, where {status} was expected. {message}")
 
     def document(self, answer: Answer) -> Any:
         """The JSON of an answer, as data."""
@@ -314,23 +314,23 @@ class RegistryConnection:
             "settings.yaml.",
         )
 
-    def broken(self, said: str) -> RegistryError:
+    def broken(self, problem: str) -> RegistryError:
         """The error for a registry that says it can't store or read; `said` are its words."""
-        full = re.search(r'no space|disk quota|answers 507|"Err":\s*(28|122)\b|[Ii]nsufficient [Ss]torage', said)
+        full = re.search(r'no space|disk quota|answers 507|"Err":\s*(28|122)\b|[Ii]nsufficient [Ss]torage', problem)
         return RegistryError(
             f"The image registry {self.host} is {'full' if full else 'broken'}.",
-            why=said,
+            why=problem,
             hint="make space on the disk where the registry stores its images (the embedded one: `registry` in Refit's "
             "home), then run this again."
             if full
             else "look into the registry's log (the embedded one's is in `logs` in Refit's home).",
         )
 
-    def _untrusted(self, said: str) -> RegistryError:
+    def _untrusted(self, problem: str) -> RegistryError:
         """The error for a connection that TLS refused."""
         return RegistryError(
             f"There is no secure connection to the image registry {self.host}.",
-            why=said,
+            why=problem,
             hint="set `ca_bundle` to the certificates of the authority that signed the registry's, and `registry` to a "
             "name that stands in it; or set `registry_tls: false` if it speaks plain http.",
         )

@@ -92,10 +92,10 @@ class Login:
 def token_in(content: bytes) -> str:
     """The token that the answer of a token service holds; empty if there is none. Pure."""
     try:
-        said: Any = json.loads(content)
+        document: Any = json.loads(content)
     except (ValueError, RecursionError):
         return ""
-    if not isinstance(said, dict):
+    if not isinstance(document, dict):
         return ""
-    token = said.get("token") or said.get("access_token") or ""
+    token = document.get("token") or document.get("access_token") or ""
     return token if isinstance(token, str) and _TOKEN.fullmatch(token) else ""

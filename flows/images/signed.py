@@ -16,8 +16,8 @@ _KIND = "urn:io.refit:document:v1"
 def signed(document: Mapping[str, object], name: str, trust: Trust) -> dict[str, object]:
     """A manifest with a signature of all that is in it, and of the name under which it is stored."""
     bare = _bare(document)
-    said = statement(_KIND, name, digest_of(canonical(bare)), {})
-    annotations = {**_annotations(bare), SIGNATURE: trust.sign(canonical(said)).decode()}
+    statement_of_key = statement(_KIND, name, digest_of(canonical(bare)), {})
+    annotations = {**_annotations(bare), SIGNATURE: trust.sign(canonical(statement_of_key)).decode()}
     return {**bare, "annotations": annotations}
 
 

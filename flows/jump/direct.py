@@ -100,9 +100,9 @@ def _sockets(first: int) -> dict[str, int]:
     for file in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in Path(f"/proc/{first}/net/{file}").read_text(encoding="ascii").splitlines()[1:]:
-                here, there, state, inode = (line.split()[place] for place in (1, 2, 3, 9))
+                here, remote, state, inode = (line.split()[place] for place in (1, 2, 3, 9))
                 if state == _ESTABLISHED and _port(here) == SSH_PORT:
-                    sockets[f"socket:[{inode}]"] = _port(there)
+                    sockets[f"socket:[{inode}]"] = _port(remote)
     return sockets
 
 

@@ -150,7 +150,7 @@ def _resolve(pipfile: Pipfile, asked: str, image: str, settings: Settings, until
     if image.startswith("sha256:"):
         image = f"docker://{settings.registry_host}/{settings.repository}/stages@{image}"
     mounts, env = _belongings(settings)
-    said: list[str] = []
+    output: list[str] = []
     try:
         done = containers.run_once(
             settings,
@@ -167,10 +167,10 @@ def _resolve(pipfile: Pipfile, asked: str, image: str, settings: Settings, until
             network="host",  # as in builds: the index may be on loopback
             stdin=asked,
             limit=LOCK_SECONDS,
-            on_line=said.append,
+            on_line=output.append,
         )
     except ProgramFailed as error:
-        raise explain(pipfile, said) or error from None
+        raise explain(pipfile, output) or error from None
     python, _, text = done.stdout.partition("\n")
     return python, text
 
@@ -191,12 +191,12 @@ def _belongings(settings: Settings) -> tuple[list[Mount], dict[str, str]]:
     return mounts, env
 
 
-def explain(pipfile: Pipfile, said: Sequence[str]) -> Unresolvable | None:
+def explain(pipfile: Pipfile, output: Sequence[str]) -> Unresolvable | None:
     """The conflict in a Pipfile by pipenv's output, without its traceback; none: something else failed."""
-    conflict = _conflict(said)
-    if conflict and any("Success" in line for line in said):
+    conflict = _conflict(output)
+    if conflict and any("Success" in line for line in output):
         conflict.append(f"  The versions to which [{FIRST_CATEGORY}] was resolved hold for the other sections, too.")
-    missing = sorted({m[1] for line in said if (m := re.search(r"No matching distribution found for (.+)", line))})
+    missing = sorted({m[1] for line in output if (m := re.search(r"No matching distribution found for (.+)", line))})
     if missing:
         return Unresolvable(
             f"{pipfile.path} can't be locked: the index has no wheel of {', '.join(missing)} for this Python.",
@@ -204,7 +204,7 @@ def explain(pipfile: Pipfile, said: Sequence[str]) -> Unresolvable | None:
             hint="check name and version; let a package that is published as source only stand in "
             f"{sources_file(pipfile.path.parents[1])}, and Refit makes its wheel.",
         )
-    if failed := [m for line in said if (m := re.match(r"ERROR: (Failed to build '?([\w.-]+).*)", line))]:
+    if failed := [m for line in output if (m := re.match(r"ERROR: (Failed to build '?([\w.-]+).*)", line))]:
         return Unresolvable(
             f"{pipfile.path} can't be locked: the source of {failed[0][2]} doesn't tell what it depends on.",
             why=f"{failed[0][1]}. Locks are made in the base, which has no compilers.",
@@ -219,11 +219,11 @@ def explain(pipfile: Pipfile, said: Sequence[str]) -> Unresolvable | None:
     return None
 
 
-def _conflict(said: Sequence[str]) -> list[str]:
+def _conflict(output: Sequence[str]) -> list[str]:
     """The lines below the last "The conflict is caused by"."""
-    starts = [number for number, line in enumerate(said) if line.startswith("The conflict is caused by")]
+    starts = [number for number, line in enumerate(output) if line.startswith("The conflict is caused by")]
     lines: list[str] = []
-    for line in said[starts[-1] + 1 :] if starts else ():
+    for line in output[starts[-1] + 1 :] if starts else ():
         if not line.startswith("    "):
             break
         lines.append(f"  {line.strip()}")

@@ -136,23 +136,23 @@ def _together(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _mistakes_together(texts: Mapping[Path, str], parts: Mapping[Path, Mapping[str, Any]]) -> Iterator[Mistake]:
     """Entries of a Pipfile that those of the bundles before it have already, or have otherwise where that can't be."""
-    said: dict[tuple[str, str], tuple[Path, object]] = {}
+    origins: dict[tuple[str, str], tuple[Path, object]] = {}
     sources: dict[str, tuple[Path, object]] = {}
     for file, part in parts.items():
         for source in part.get("source", []):
-            there, other = sources.setdefault(source["name"], (file, source))
+            first_file, other = sources.setdefault(source["name"], (file, source))
             if other != source:
                 line = _line(texts[file], "source")
                 yield Mistake(
-                    file, line, f"source: {source['name']!r} is another one in {there}", "give it another name"
+                    file, line, f"source: {source['name']!r} is another one in {first_file}", "give it another name"
                 )
         for category in part.keys() - _OTHER_SECTIONS:
             for name, asked in part[category].items():
-                there, other = said.get((category, canonicalize_name(name)), (file, None))
+                first_file, other = origins.get((category, canonicalize_name(name)), (file, None))
                 if other == asked:
                     line = _line(texts[file], category, name)
-                    yield Mistake(file, line, f"{name}: {there} asks for the same", "take it out here")
-                said[category, canonicalize_name(name)] = file, asked
+                    yield Mistake(file, line, f"{name}: {first_file} asks for the same", "take it out here")
+                origins[category, canonicalize_name(name)] = file, asked
                 index = asked.get("index") if isinstance(asked, dict) else None
                 if index and index not in sources:
                     line = _line(texts[file], category, name)

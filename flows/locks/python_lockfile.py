@@ -124,9 +124,9 @@ def verify(folder: Path) -> None:
         raise Mistakes(mistakes)
 
 
-def _first_difference(there: bytes, expected: bytes) -> int:
+def _first_difference(present: bytes, expected: bytes) -> int:
     """The first line, from 1, in which two texts differ; 0: none."""
-    pairs = enumerate(zip_longest(there.splitlines(keepends=True), expected.splitlines(keepends=True)), 1)
+    pairs = enumerate(zip_longest(present.splitlines(keepends=True), expected.splitlines(keepends=True)), 1)
     return next((number for number, (one, other) in pairs if one != other), 0)
 
 
@@ -199,9 +199,9 @@ def problems(lock: Mapping[str, Any], pipfile: Pipfile) -> dict[str, tuple[str, 
             version = entry.get("version", "")
             if not re.fullmatch(r"==\S+", version) or not entry.get("hashes"):
                 problems[f"{name} of [{category}] has no exact version with hashes"] = (key, name)
-            other, there = first.setdefault(name, (version, category))
+            other, first_category = first.setdefault(name, (version, category))
             if other != version:
-                problems[f"{name} is {other[2:]} in [{there}] but {version[2:]} in [{category}]"] = (key, name)
+                problems[f"{name} is {other[2:]} in [{first_category}] but {version[2:]} in [{category}]"] = (key, name)
             expected, index = pipfile.index_of(category, name), entry.get("index")
             if index not in (None, expected):
                 what = f"{name} of [{category}] comes from the source {index!r}, and not from {expected!r}"
@@ -214,11 +214,11 @@ def problems(lock: Mapping[str, Any], pipfile: Pipfile) -> dict[str, tuple[str, 
 def unlocked(lock: Mapping[str, Any], pipfile: Pipfile) -> list[Mistake]:
     """The packages that are to be taken as source, but that a lock has not."""
     categories = [LOCK_KEYS.get(category, category) for category in pipfile.categories if category != BUILDER]
-    there = {canonicalize_name(name) for key in categories for name in lock.get(key, {})}
+    locked = {canonicalize_name(name) for key in categories for name in lock.get(key, {})}
     return [
         Mistake(file, line, f"{name} is not in {pipfile.path.parent.name}/Pipfile.lock", _UNWANTED)
         for name, (file, line) in pipfile.built.items()
-        if name not in there
+        if name not in locked
     ]
 
 

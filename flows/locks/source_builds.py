@@ -93,7 +93,7 @@ def _read(file: Path, sources: dict[NormalizedName, tuple[Path, int]], tools: Co
             what = f"{written} is in [{BUILDER}], where every package needs a wheel"
             yield Mistake(file, number, what, "take it out of one of the two")
         elif name in sources:
-            there, line_there = sources[name]
-            yield Mistake(file, number, f"{written} stands already in {there}:{line_there}", "keep one of them")
+            file_there, line_there = sources[name]
+            yield Mistake(file, number, f"{written} stands already in {file_there}:{line_there}", "keep one of them")
         elif written:
             sources[name] = file, number

@@ -82,9 +82,9 @@ def _of_rollouts(facts: Facts) -> Iterator[Metric]:
         labels = (rollout.profile, rollout.release, rollout.image)
         begun.add_metric((*labels, rollout.way), rollout.begun.timestamp())
         if rollout.way in ("running", "paused"):
-            there = on_it[labels]
-            moved.add_metric((*labels, "true"), there)
-            moved.add_metric((*labels, "false"), everybody[labels[:2]] - there)
+            moves = on_it[labels]
+            moved.add_metric((*labels, "true"), moves)
+            moved.add_metric((*labels, "false"), everybody[labels[:2]] - moves)
     yield begun
     yield moved
 

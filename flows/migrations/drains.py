@@ -107,12 +107,12 @@ class MachineDrains:
             what = f"it has to leave {machine}" if machine else f"it needn't leave {before[name][0]} any more"
             self._history.add(Kind.leaves, session=name, by=BY, what=what, data={MACHINE: machine})
             deadline = now() + timedelta(minutes=self._minutes)
-            if not (there := self._sessions.store.find(name)):
+            if not (record := self._sessions.store.find(name)):
                 continue
             if machine:
-                self._notify(there[0], *drain_plan.notice(name, machine, deadline))
+                self._notify(record[0], *drain_plan.notice(name, machine, deadline))
             elif (last := self._journal.last(name)) is None or last.created < before[name][1]:
-                self._notify(there[0], *drain_plan.called_off_notice(name, before[name][0]))
+                self._notify(record[0], *drain_plan.called_off_notice(name, before[name][0]))
         after = drain_plan.still_leaving(self._history.events(kinds=(Kind.leaves,))) if names else {}
         return {name: since for name, (_, since) in after.items()}
 

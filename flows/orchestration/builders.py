@@ -41,16 +41,16 @@ def call_builders(run: str, systems: Iterable[str], settings: Settings) -> dict[
     return called
 
 
-def chosen(there: Mapping[str, Collection[str]], at_most: int) -> dict[str, tuple[str, ...]]:
+def chosen(machines: Mapping[str, Collection[str]], at_most: int) -> dict[str, tuple[str, ...]]:
     """Which machines build for what: machine → systems.
 
     Args:
-        there: system → the machines that can build for it.
+        machines: system → the machines that can build for it.
         at_most: how many of them shall, for each system; better those that build for another one anyway.
     """
     chosen: dict[str, tuple[str, ...]] = {}
-    for system in sorted(there, key=lambda system: (len(there[system]), system)):
-        for machine in sorted(there[system], key=lambda machine: (machine not in chosen, machine))[:at_most]:
+    for system in sorted(machines, key=lambda system: (len(machines[system]), system)):
+        for machine in sorted(machines[system], key=lambda machine: (machine not in chosen, machine))[:at_most]:
             chosen[machine] = (*chosen.get(machine, ()), system)
     return chosen
 

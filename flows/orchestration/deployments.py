@@ -183,12 +183,12 @@ async def _deployment(
         "parameter_openapi_schema": parameter_schema(flow).model_dump_for_openapi(),
         "enforce_parameter_schema": True,
     }
-    there = {deployment.name: deployment for deployment in await _of(client, flow)}
-    if name in there and (there[name].storage_document_id or there[name].infrastructure_document_id):
-        await client.delete_deployment(there.pop(name).id)  # nothing else takes these away
-    if name in there:  # creating it once more would remove the schedules that people made
-        await client.update_deployment(there[name].id, DeploymentUpdate(**values))
-        return there[name].id
+    existing = {deployment.name: deployment for deployment in await _of(client, flow)}
+    if name in existing and (existing[name].storage_document_id or existing[name].infrastructure_document_id):
+        await client.delete_deployment(existing.pop(name).id)  # nothing else takes these away
+    if name in existing:  # creating it once more would remove the schedules that people made
+        await client.update_deployment(existing[name].id, DeploymentUpdate(**values))
+        return existing[name].id
     return await client.create_deployment(flow_id=await client.create_flow(flow), name=name, **values)
 
 
@@ -248,14 +248,14 @@ def when_published(deployment: UUID) -> AutomationCore:
     )
 
 
-async def _automation(client: PrefectClient, wished: AutomationCore, there: bool = True) -> None:
+async def _automation(client: PrefectClient, wished: AutomationCore, exists: bool = True) -> None:
     existing = await client.read_automations_by_name(wished.name)
     for automation in existing:
-        if not there:
+        if not exists:
             await client.delete_automation(automation.id)
         elif _meaning(automation) != _meaning(wished):
             await client.update_automation(automation.id, wished)
-    if there and not existing:
+    if exists and not existing:
         await client.create_automation(wished)
 
 

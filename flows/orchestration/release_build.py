@@ -223,7 +223,7 @@ class _Execution:
                 self._outcomes.fail(lost, outcome)
 
 
-def _order(planned: ReleasePlan, stages: Mapping[str, Stage], there: Outcomes, graft: bool) -> Order[Job]:
+def _order(planned: ReleasePlan, stages: Mapping[str, Stage], outcomes: Outcomes, graft: bool) -> Order[Job]:
     """The order of all jobs; where layers may be carried, one that several images have is made for all of them."""
     needs: dict[Job, tuple[Job, ...]] = {
         **{StageJob(name): tuple(map(StageJob, stage.needs)) for name, stage in stages.items()},
@@ -232,7 +232,7 @@ def _order(planned: ReleasePlan, stages: Mapping[str, Stage], there: Outcomes, g
     steps = planned.plan.steps.values()
     unmade = {step.layer for step in steps if step.action is Action.build and step.layer} if graft else set()
     return Order(
-        {job: needed for job, needed in needs.items() if not there.has(job)},
+        {job: needed for job, needed in needs.items() if not outcomes.has(job)},
         {StageJob(name): seconds for name, seconds in urgency(planned.graph, planned.plan).items()},
         {StageJob(step.stage): step.layer for step in steps if step.layer in unmade and step.layer},
     )

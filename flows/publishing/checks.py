@@ -385,5 +385,5 @@ def _running(name: str, settings: Settings) -> bool:
 
 
 def _last_words(name: str, settings: Settings) -> str:
-    said = command.run([*tools.podman(settings), "logs", "--tail", "15", name], root=True)
-    return f"The last lines that it wrote:\n{said.stdout}{said.stderr}".strip()
+    logs = command.run([*tools.podman(settings), "logs", "--tail", "15", name], root=True)
+    return f"The last lines that it wrote:\n{logs.stdout}{logs.stderr}".strip()

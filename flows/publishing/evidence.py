@@ -101,12 +101,12 @@ def contents(registry: Registry, digest: str, kind: str, name: str, most: int) -
 def _has(registry: Registry, subject: str, entry: Mapping[str, str]) -> bool:
     """Whether all of these files (name → digest) are attached, and whole."""
     repository, last = registry.repository, newest(registry, subject)
-    there = {file.name: file.digest for file in listed(registry, subject)}
-    if last is None or any(name not in there for name in entry):
+    attached = {file.name: file.digest for file in listed(registry, subject)}
+    if last is None or any(name not in attached for name in entry):
         return False
-    if any(there[name] != digest for name, digest in entry.items() if name not in _OF_A_RUN):
+    if any(attached[name] != digest for name, digest in entry.items() if name not in _OF_A_RUN):
         return False
-    return not registry.absent(repository, {*last.part_digests, *(there[name] for name in entry)})
+    return not registry.absent(repository, {*last.part_digests, *(attached[name] for name in entry)})
 
 
 def newest(registry: Registry, digest: str) -> Manifest | None:
@@ -223,8 +223,8 @@ def _list(registry: Registry, digest: str, entry: Mapping[str, Any], database: E
     # Reading and writing again is two steps, and registries can't compare and swap.
     with lease(database, f"tag/{registry.host}/{repository}:{tag}"):
         others = {str(e["digest"]): e for e in _indexed(registry, digest) if e["digest"] != entry["digest"]}
-        there = registry.digests(repository, others.keys())
-        entries = [*(e for other, e in others.items() if other in there), entry]
+        present = registry.digests(repository, others.keys())
+        entries = [*(e for other, e in others.items() if other in present), entry]
         index = canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries})
         written = registry.put_manifest(repository, tag, index, INDEX)
         if registry.digest(repository, tag) != written:

@@ -75,8 +75,8 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> Changes:
 
 def compare(registry: Registry, old: Manifest, new: Manifest) -> Comparison:
     """The differences between `old` and `new`, and the bytes that a host with `old` must pull for `new`."""
-    there = {str(part["digest"]) for part in old.parts}
-    shared = [part for part in new.document["layers"] if part["digest"] in there]
+    old_layers = {str(part["digest"]) for part in old.parts}
+    shared = [part for part in new.document["layers"] if part["digest"] in old_layers]
     return Comparison(
         old=old.digest,
         new=new.digest,
@@ -84,7 +84,9 @@ def compare(registry: Registry, old: Manifest, new: Manifest) -> Comparison:
         layers=len(new.document["layers"]),
         layers_shared=len(shared),
         bytes_shared=sum(int(part["size"]) for part in shared),
-        bytes_to_pull=sum({str(p["digest"]): int(p["size"]) for p in new.parts if p["digest"] not in there}.values()),
+        bytes_to_pull=sum(
+            {str(p["digest"]): int(p["size"]) for p in new.parts if p["digest"] not in old_layers}.values()
+        ),
     )
 
 

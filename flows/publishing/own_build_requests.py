@@ -127,8 +127,8 @@ class BuildRequests:
         """
 
         def put(rows: Session) -> None:
-            there = rows.get(OwnBuildRequestRow, bundle)
-            if there and there.begun is None and there.owner == owner:
+            row = rows.get(OwnBuildRequestRow, bundle)
+            if row and row.begun is None and row.owner == owner:
                 return
             waiting = select(func.count()).select_from(OwnBuildRequestRow).where(OwnBuildRequestRow.begun.is_(None))
             if (rows.scalar(waiting) or 0) >= MOST_WAITING:

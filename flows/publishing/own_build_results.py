@@ -92,11 +92,11 @@ class BuildResults:
         """Note that a build failed for which nobody has asked; the same problem is told once."""
 
         def write(rows: Session) -> None:
-            there = rows.get(OwnBuildResultRow, bundle)
-            repeated = there and (there.owner, there.outcome, there.problem) == (owner, "failed", problem[:LONGEST])
+            row = rows.get(OwnBuildResultRow, bundle)
+            repeated = row and (row.owner, row.outcome, row.problem) == (owner, "failed", problem[:LONGEST])
             put(
                 rows,
-                Result(bundle, owner, Outcome.failed, now(), problem, seen=bool(repeated and there and there.seen)),
+                Result(bundle, owner, Outcome.failed, now(), problem, seen=bool(repeated and row and row.seen)),
             )
 
         write_rows(self.database, write)

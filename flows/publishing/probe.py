@@ -46,7 +46,7 @@ _FORBIDDEN = (
     ),
     (r"/\.?npmrc$", r"^\s*(registry|(https-)?proxy|cafile)\s*=|_(authToken|auth|password)\s*="),
 )
-FORBIDDEN = tuple((re.compile(path), re.compile(said, re.MULTILINE | re.IGNORECASE)) for path, said in _FORBIDDEN)
+FORBIDDEN = tuple((re.compile(path), re.compile(pattern, re.MULTILINE | re.IGNORECASE)) for path, pattern in _FORBIDDEN)
 
 
 # --- Modules --------------------------------------------------------------------------------------------------------
@@ -82,8 +82,8 @@ def _import(import_of: tuple[str, str]) -> tuple[str, str]:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=IMPORT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return name, f"import {module}: not done after {IMPORT_SECONDS} s"
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    problem = said[-1] if said else f"ended with {done.returncode}"
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    problem = lines[-1] if lines else f"ended with {done.returncode}"
     return name, f"import {module}: {problem}" if done.returncode else ""
 
 
@@ -127,8 +127,8 @@ def _walk(root: str) -> Iterator[Path]:
 def _leaks(name: str, path: Path, values: dict[str, str]) -> Iterator[str]:
     if not path.stat().st_size:
         return
-    for where, said in FORBIDDEN:
-        if where.search(name) and (match := said.search(path.read_text(errors="replace"))):
+    for where, pattern in FORBIDDEN:
+        if where.search(name) and (match := pattern.search(path.read_text(errors="replace"))):
             yield match[0].strip() or "belongs to a person or a machine, not into an image"
     if values:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

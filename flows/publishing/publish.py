@@ -107,9 +107,9 @@ def already(
     earlier = [seen for seen in at_once(look, contents) if seen]
     # Images share most of what they are made of: each part is asked for once.
     lost = {*registry.absent(registry.repository, {part for _, parts in earlier for part in parts})}
-    there = [image for image, parts in earlier if not lost.intersection(parts)]
-    refused = publications.refusals([image.digest for image in there])
-    return tuple(image for image in there if image.digest not in refused)
+    whole = [image for image, parts in earlier if not lost.intersection(parts)]
+    refused = publications.refusals([image.digest for image in whole])
+    return tuple(image for image in whole if image.digest not in refused)
 
 
 def _tagged(

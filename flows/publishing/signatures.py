@@ -239,8 +239,8 @@ class Publications:
                 return Publication(digest, str(asked.get("profile", "")), str(asked.get("release", "")), statement.key)
             doubts.setdefault(Doubt.broken, statement.key)
         if not doubts:
-            there = self._registry.digest(self._registry.repository, digest)
-            return Refusal(digest, Doubt.unsigned if there else Doubt.unknown)
+            present = self._registry.digest(self._registry.repository, digest)
+            return Refusal(digest, Doubt.unsigned if present else Doubt.unknown)
         worst = min(doubts, key=_WEIGHT.index)
         return Refusal(digest, worst, doubts[worst])
 

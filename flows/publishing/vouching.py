@@ -78,13 +78,13 @@ def vouch(registry: Registry, publications: Publications, candidate: Candidate) 
     """
     image = registry.manifest(registry.repository, candidate.digest)
     made_for = candidate.profile, candidate.release
-    said = provenance.statement(registry.repository, image.digest, provenance.asked(*made_for))
+    document = provenance.statement(registry.repository, image.digest, provenance.asked(*made_for))
     with suppress(UnknownName, ValueError, TypeError, KeyError):
         attached = json.loads(evidence.read(registry, image.digest, evidence.PROVENANCE))
         named = attached["predicate"]["buildDefinition"]["externalParameters"]
-        if attached["subject"] == said["subject"] and (named["profile"], named["release"]) == made_for:
-            said = {**said, "predicate": attached["predicate"]}
-    publications.sign(image, canonical(said), *made_for)
+        if attached["subject"] == document["subject"] and (named["profile"], named["release"]) == made_for:
+            document = {**document, "predicate": attached["predicate"]}
+    publications.sign(image, canonical(document), *made_for)
 
 
 def aliases(registry: Registry) -> dict[str, tuple[str, str]]:

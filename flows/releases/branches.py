@@ -81,11 +81,11 @@ def releases(catalog: Path) -> tuple[ReleaseBranch, ...]:
 
 def nights(catalog: Catalog) -> tuple[Release, ...]:
     """The releases that have nights, without their profiles: the catalog's, and the branches', which have the say."""
-    there = {name: replace(release, profiles=()) for name, release in catalog.releases.items()}
+    releases = {name: replace(release, profiles=()) for name, release in catalog.releases.items()}
     for branch in branches(catalog.root):
         if file := branch.file:
-            there[branch.release] = Release(branch.release, (), file.nightly or "", file.supported_until)
-    return tuple(there.values())
+            releases[branch.release] = Release(branch.release, (), file.nightly or "", file.supported_until)
+    return tuple(releases.values())
 
 
 def _read(file: Path) -> ReleaseBranch:

@@ -75,10 +75,10 @@ def shipped(release: str, catalog: Path | None, settings: Settings) -> tuple[Shi
     }
     counts = {stem: len(evidence.packages(registry, image.digest)) for stem, image in images.items()}
     seconds = _seconds(planned.graph, settings)
-    there = table(images, counts, seconds)
+    text = table(images, counts, seconds)
     waiting = [Shipped(profile.stem) for profile in planned.profiles if profile.stem not in images]
     problems = {**planned.problems, **planned.unbuildable}
-    rows = (*there, *waiting, *(Shipped(stem, problem=why) for stem, why in problems.items()))
+    rows = (*text, *waiting, *(Shipped(stem, problem=why) for stem, why in problems.items()))
     own = {
         profile.stem: make_python_lock.from_folders_alone(
             profile.bundle.pythons[profile.python], settings.wheel_folders

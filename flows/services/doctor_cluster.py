@@ -49,12 +49,12 @@ def cluster(settings: Settings) -> Iterable[Finding]:
 def _objects(asked: Cluster, options: ClusterOptions) -> Iterable[Finding]:
     """Whether namespace, pull secret, storage class and priority class are there, as far as Refit may know that."""
     if asked.may(Right("secrets", "get")) and options.pull_secret:
-        there = asked.find("secrets", options.pull_secret) is not None
+        exists = asked.find("secrets", options.pull_secret) is not None
         hint = (
             f"`kubectl --namespace {options.namespace} create secret docker-registry {options.pull_secret} "
             f"--docker-server={options.registry} …`"
         )
-        yield Finding("pull secret", there, f"{options.pull_secret} is {'' if there else 'not '}there", hint)
+        yield Finding("pull secret", exists, f"{options.pull_secret} is {'' if exists else 'not '}there", hint)
     yield from _of_all(asked, "api/v1", "namespaces", options.namespace)
     yield from _of_all(asked, "apis/scheduling.k8s.io/v1", "priorityclasses", options.priority_class)
     try:
@@ -70,17 +70,17 @@ def _of_all(asked: Cluster, group: str, resource: str, name: str) -> Iterable[Fi
     if not name:
         return
     try:
-        there = asked.of_all(group, resource, name)
+        objects = asked.of_all(group, resource, name)
     except RefitError as error:
         yield _unknown(thing, error)
         return
-    ends = bool(there and "deletionTimestamp" in there.get("metadata", {}))
-    seen = f"{name} is {'being deleted' if ends else 'there' if there else 'not there'}"
+    ends = bool(objects and "deletionTimestamp" in objects.get("metadata", {}))
+    seen = f"{name} is {'being deleted' if ends else 'there' if objects else 'not there'}"
     setting = "kubernetes.namespace" if resource == "namespaces" else "kubernetes.priority_class"
     hint = (
         f"make it (`kubectl create {resource.rstrip('s') if resource == 'namespaces' else 'priorityclass'} {name} …`)"
     )
-    yield Finding(thing, bool(there) and not ends, seen, f"{hint}, or let `{setting}` name another one.")
+    yield Finding(thing, bool(objects) and not ends, seen, f"{hint}, or let `{setting}` name another one.")
 
 
 def _unknown(thing: str, error: RefitError) -> Finding:

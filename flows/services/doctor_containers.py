@@ -108,9 +108,9 @@ def doors(_: Settings) -> Iterable[Finding]:
         command.run(["unshare", "--net", "--", *restoring()], root=True, stdin=input_rules([8000, 2222]), limit=10)
         yield Finding("closing sessions", True, "iptables works in a container's network")
     except (ProgramFailed, ProgramMissing) as error:
-        said = error.tail.strip() if isinstance(error, ProgramFailed) else error.what
+        message = error.tail.strip() if isinstance(error, ProgramFailed) else error.what
         hint = "modprobe -a ip_tables iptable_filter xt_multiport, or install the iptables that fits the kernel."
-        yield Finding("closing sessions", False, f"no session can be moved: {said[-200:]}", hint)
+        yield Finding("closing sessions", False, f"no session can be moved: {message[-200:]}", hint)
 
 
 def walls(settings: Settings) -> Iterable[Finding]:

@@ -27,8 +27,8 @@ _EVERY_ADDRESS = {"0.0.0.0", "::"}
 
 def disk(settings: Settings) -> Iterable[Finding]:
     """Whether the home has room for images."""
-    there = next(folder for folder in (settings.home, *settings.home.parents) if folder.exists())
-    yield judge_disk(shutil.disk_usage(there).free, settings.home)
+    existing = next(folder for folder in (settings.home, *settings.home.parents) if folder.exists())
+    yield judge_disk(shutil.disk_usage(existing).free, settings.home)
 
 
 def judge_disk(free: int, home: Path) -> Finding:

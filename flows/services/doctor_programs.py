@@ -103,8 +103,8 @@ def _says(program: Program) -> str | None:
     if path is None:
         return None
     try:
-        said = command.run([path, program.ask], limit=10)
-        return said.stdout or said.stderr
+        output = command.run([path, program.ask], limit=10)
+        return output.stdout or output.stderr
     except ProgramFailed as error:
         return error.tail
 

@@ -188,11 +188,11 @@ def answers(service: Service) -> bool:
         # A proxy of the shell has no business on loopback.
         with httpx.Client(trust_env=False, timeout=REQUEST_SECONDS, auth=service.login, transport=way) as client:
             outside.keep_deadlines(client)  # somebody else may listen there, and never end
-            with outside.within(REQUEST_SECONDS), client.stream("GET", service.health) as said:
-                content = b"".join(outside.beginning(said, _ANSWER_BYTES))
+            with outside.within(REQUEST_SECONDS), client.stream("GET", service.health) as response:
+                content = b"".join(outside.beginning(response, _ANSWER_BYTES))
         names = ("content-type", "docker-distribution-api-version")
-        headers = {name: said.headers[name] for name in names if name in said.headers}
-        answer = httpx.Response(said.status_code, headers=headers, content=content)
+        headers = {name: response.headers[name] for name in names if name in response.headers}
+        answer = httpx.Response(response.status_code, headers=headers, content=content)
         return answer.status_code == httpx.codes.OK and service.healthy(answer)
     except (httpx.HTTPError, ValueError):
         return False

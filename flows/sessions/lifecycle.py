@@ -46,10 +46,12 @@ class NotStarted(RefitError):
     """A session that was to start, and doesn't run or doesn't answer; it is stopped now."""
 
     def __init__(self, name: str, problem: RefitError, last_lines: str) -> None:
-        said = "\n".join(f"  {line}" for line in last_lines.splitlines())
+        indented = "\n".join(f"  {line}" for line in last_lines.splitlines())
         super().__init__(
             f"The session {name!r} didn't start. It is there, stopped, with its home.",
-            why="\n".join(filter(None, (problem.what, problem.why, said and f"The last lines that it wrote:\n{said}"))),
+            why="\n".join(
+                filter(None, (problem.what, problem.why, indented and f"The last lines that it wrote:\n{indented}"))
+            ),
             hint=f"`refit session start {name}` tries again; `refit session rm {name}` removes it and keeps its home.",
         )
 

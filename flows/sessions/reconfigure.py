@@ -79,9 +79,9 @@ def forget_packages(sessions: Sessions, name: str, names: Sequence[str], by: str
     """
     with sessions.alone(name):
         sessions.store.session(name)
-        there = {package.name for package in sessions.packages.store.of(name)}
-        if unknown := [package for package in names if package not in there]:
-            raise UnknownName("package", unknown[0], sorted(there))
+        installed = {package.name for package in sessions.packages.store.of(name)}
+        if unknown := [package for package in names if package not in installed]:
+            raise UnknownName("package", unknown[0], sorted(installed))
         return sessions.packages.store.forget(name, names, by)
 
 

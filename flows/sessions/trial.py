@@ -86,8 +86,8 @@ def named(settings: Settings, session: str) -> Iterator[str]:
 
 def names(settings: Settings) -> frozenset[str]:
     """The names of which there is a lock or a folder, also of trials that are under way."""
-    there = settings.folder("rehearsals").iterdir()
-    return frozenset(path.stem if path.suffix == ".lock" else path.name for path in there)
+    folders = settings.folder("rehearsals").iterdir()
+    return frozenset(path.stem if path.suffix == ".lock" else path.name for path in folders)
 
 
 def lock(settings: Settings, id: str) -> Path:

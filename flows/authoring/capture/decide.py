@@ -92,16 +92,16 @@ def extras_of(packages: Iterable[Package], image: Iterable[str]) -> dict[str, tu
     Nothing notes them. But a package that no person asked for, that no other one needs and that the image doesn't have
     came along with an extra: with one of which all is there, the smallest first.
     """
-    there = {str(canonicalize_name(package.name)): package for package in packages if not package.problem}
-    needed = {str(canonicalize_name(need)) for package in there.values() for need in package.needs}
-    alone = {name for name, package in there.items() if not package.requested} - needed - _TOOLS
+    readable = {str(canonicalize_name(package.name)): package for package in packages if not package.problem}
+    needed = {str(canonicalize_name(need)) for package in readable.values() for need in package.needs}
+    alone = {name for name, package in readable.items() if not package.requested} - needed - _TOOLS
     unexplained = alone - {str(canonicalize_name(name)) for name in image}
     chosen: dict[str, tuple[str, ...]] = {}
-    for name, package in sorted(there.items()):
+    for name, package in sorted(readable.items()):
         if not package.requested:
             continue
         for extra, needs in sorted(_by_extra(package).items(), key=lambda pair: (len(pair[1]), pair[0])):
-            if needs & unexplained and needs <= there.keys():
+            if needs & unexplained and needs <= readable.keys():
                 unexplained -= needs
                 chosen[name] = (*chosen.get(name, ()), extra)
     return chosen
@@ -133,8 +133,8 @@ def missing_in(
         python: names of the image's Python packages.
         installed: names of its system packages.
     """
-    there = {str(canonicalize_name(name)) for name in python}
-    lost = [Left(Source.python, name, Reason.lost) for name in packages if name not in there]
+    chosen_names = {str(canonicalize_name(name)) for name in python}
+    lost = [Left(Source.python, name, Reason.lost) for name in packages if name not in chosen_names]
     return (*lost, *(Left(Source.system, name, Reason.lost) for name in system if name not in installed))
 
 

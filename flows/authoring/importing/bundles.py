@@ -64,8 +64,8 @@ def write_display(checkout: Checkout, place: str, theirs: str, target: Path) -> 
     """Write what menus say of a recipe: the first line of theirs, else its name."""
     path = f"{place}/display.txt"
     checkout.account(path)
-    said = on_a_line(first_line(checkout.text(path)) or theirs)[:_LONGEST]
-    write_whole(target / "display.txt", f"{said}\n".encode(errors="backslashreplace"))
+    display = on_a_line(first_line(checkout.text(path)) or theirs)[:_LONGEST]
+    write_whole(target / "display.txt", f"{display}\n".encode(errors="backslashreplace"))
 
 
 def take_packages(checkout: Checkout, place: str, target: Path, made: Adoption) -> None:
@@ -88,19 +88,19 @@ def _custom(checkout: Checkout, place: str, target: Path, theirs: str, made: Ado
     if built := checkout.below(f"{place}/builder"):
         what = "was left out: stages that copy from each other can't be carried over; download and check in a snippet"
         _leave_out(checkout, f"{place}/builder", built, what, theirs, made)
-    if not (there := checkout.below(f"{place}/custom")):
+    if not (files := checkout.below(f"{place}/custom")):
         return
     path = f"{place}/custom/custom.snippet"
     text = checkout.text(path, bounds.TEMPLATE)
     result = carried(text)
-    if not instructions(text) and there == (path,) and checkout.readable(path):
+    if not instructions(text) and files == (path,) and checkout.readable(path):
         checkout.account(path)
         made.note(path, "has no instruction: there is nothing to carry over")
-    elif result.lacking or there != (path,) or not checkout.readable(path):
+    elif result.lacking or files != (path,) or not checkout.readable(path):
         for line, why in result.lacking:
             made.note(f"{path}:{line}", why)
         what = "was left out as a whole: a bundle here has no files of its own, and nothing to copy from"
-        _leave_out(checkout, f"{place}/custom", there, what, theirs, made)
+        _leave_out(checkout, f"{place}/custom", files, what, theirs, made)
     else:
         checkout.account(path)
         (target / "custom").mkdir()
@@ -109,11 +109,11 @@ def _custom(checkout: Checkout, place: str, target: Path, theirs: str, made: Ado
 
 
 def tell_of_snippet(
-    checkout: Checkout, path: str, text: str, said: Collection[tuple[int, str]], made: Adoption
+    checkout: Checkout, path: str, text: str, notes: Collection[tuple[int, str]], made: Adoption
 ) -> None:
     """Note that a snippet came over, what is otherwise in it now, and what it needs of their base."""
     made.note(path, "was carried over as it is: `refit lint` shows what has to change")
-    for line, what in said:
+    for line, what in notes:
         made.note(f"{path}:{line}", what)
     tell_of_surroundings(checkout, path, (), made, text)
 

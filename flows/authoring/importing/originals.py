@@ -66,7 +66,7 @@ class Originals:
     def _instructions(self, path: str, one: ForeignTag | None) -> int:
         given, changed = _given(one), 0
         labels = list[tuple[int, str]]()
-        there = self._known(one, given)
+        variables = self._known(one, given)
         # The shared snippet has a label of each; those of an IDE or a bundle are told with these.
         beside = self._known(one, given, "snippets/bundles/", "snippets/ides/")
         steps = instructions(self._checkout.text(path))
@@ -75,7 +75,7 @@ class Originals:
             for line, part in step.parts():
                 if step.name == "LABEL" and _put_in(part, given) not in beside:
                     labels.append((line, part))
-                elif _put_in(part, given) not in there and not (one and alone and step.name == "FROM"):
+                elif _put_in(part, given) not in variables and not (one and alone and step.name == "FROM"):
                     changed += 1
                     self._made.note(f"{path}:{line}", f"was left out, for it is in none of the snippets: {part}")
         self._tell_labels(path, labels)
@@ -113,11 +113,11 @@ class Originals:
         if one and re.fullmatch(r"requirements.*\.txt", path.rpartition("/")[2]):
             folder = next((p for p in self._checkout.folders("snippets/bundles") if p.endswith(f"-{one.bundle}")), "")
             ours = self._checkout.text(f"snippets/bundles/{folder}/{one.python}/{path.rpartition('/')[2]}")
-        there, here = _pins(self._checkout.text(path)), _pins(ours)
+        theirs, here = _pins(self._checkout.text(path)), _pins(ours)
         if not here:
             return "was left out: it is in no snippet"
-        names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
-        moved = some((f"{name} {there.get(name, 'none')} → {here.get(name, 'none')}" for name in names), _TOLD)
+        names = sorted(name for name in theirs.keys() | here.keys() if theirs.get(name) != here.get(name))
+        moved = some((f"{name} {theirs.get(name, 'none')} → {here.get(name, 'none')}" for name in names), _TOLD)
         return f"differs from its bundle's, whose versions came over: {moved or 'in other words than versions'}"
 
 

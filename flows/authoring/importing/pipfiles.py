@@ -115,14 +115,14 @@ def _know_again(lock: Any, theirs: Mapping[str, Any], ours: str, python: str) ->
 
 def _in_our_words(data: Mapping[str, Any], version: str) -> dict[str, Any]:
     """A Pipfile as Refit takes it: no [dev-packages], exact versions as such, indexes that are checked."""
-    said = {name: part for name, part in data.items() if name != "dev-packages"}
-    said |= {name: _exact(part) for name, part in said.items() if _holds_packages(name, part)}
+    sections = {name: part for name, part in data.items() if name != "dev-packages"}
+    sections |= {name: _exact(part) for name, part in sections.items() if _holds_packages(name, part)}
     if isinstance(sources := data.get("source"), list):
-        said["source"] = [_checked(each) for each in sources]
+        sections["source"] = [_checked(each) for each in sources]
     if isinstance(requires := data.get("requires"), dict):
         ours = {"python_version": python_version(version)} if "python_version" in requires else {}
-        said["requires"] = {name: word for name, word in requires.items() if not name.startswith("python_")} | ours
-    return said
+        sections["requires"] = {name: word for name, word in requires.items() if not name.startswith("python_")} | ours
+    return sections
 
 
 def _checked(source: Any) -> Any:

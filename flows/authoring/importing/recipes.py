@@ -64,8 +64,8 @@ class Recipes:
         """The outcome for each of them."""
         possible, assembler = list(choices.possible(catalog)), Assembler(catalog, _as_listed)
         each = {name: self._judged(name, one, catalog, possible, assembler) for name, one in self._found.items()}
-        there = {name: recipe.line for name, recipe in each.items() if not recipe.why}
-        for older, newer in newest(there, there):
+        taken = {name: recipe.line for name, recipe in each.items() if not recipe.why}
+        for older, newer in newest(taken, taken):
             each[older] = replace(each[older], why=f"{newer} is a newer one of the same profile")
         for name, one in self._found.items():
             if one and one.release != self.release and not each[name].why:

@@ -98,12 +98,12 @@ class Adoption:
         return file
 
     def _told(self) -> Iterator[str]:
-        there = sum(not recipe.why for recipe in self.recipes)
+        imported = sum(not recipe.why for recipe in self.recipes)
         yield "# What was taken over from workbench-images"
         yield ""
         yield (
-            f"{len(self.recipes)} recipes: {there} are in the release, as {self.profiles} profiles that can be "
-            f"assembled; {len(self.recipes) - there} are left out, each with its reason."
+            f"{len(self.recipes)} recipes: {imported} are in the release, as {self.profiles} profiles that can be "
+            f"assembled; {len(self.recipes) - imported} are left out, each with its reason."
         )
         yield "System packages were not looked for in any repository: `refit plan` does that."
         yield ""

@@ -55,9 +55,9 @@ class Sections:
                 self._add(folder / version, bundle, its)
 
     def _add(self, folder: Path, bundle: str, recipes: Iterable[ForeignTag]) -> None:
-        there = read_pipfile(folder / "Pipfile").categories
+        categories = read_pipfile(folder / "Pipfile").categories
         needed = {recipe.ide: self._category(recipe.ide) for recipe in recipes}
-        missing = {ide: category for ide, category in needed.items() if category and category not in there}
+        missing = {ide: category for ide, category in needed.items() if category and category not in categories}
         held = (folder / "Pipfile.lock").is_file() and len(missing) < len(needed)
         for category in dict.fromkeys(missing.values()):
             ides = ", ".join(sorted(ide for ide, its in missing.items() if its == category))
@@ -105,8 +105,8 @@ class Sections:
         if (bundle, category) not in self._beside:
             made = self._made.catalog / "bundles" / f"{self._next()}-{name}"
             made.mkdir()
-            said = text_of(folder.parent / "display.txt", bounds.TEXT).strip()
-            write_whole(made / "display.txt", f"{said} [{category}]\n")
+            display = text_of(folder.parent / "display.txt", bounds.TEXT).strip()
+            write_whole(made / "display.txt", f"{display} [{category}]\n")
             write_whole(made / CONFIG, f"extends: {bundle}\n")
             self._beside[bundle, category] = name
         [made] = (self._made.catalog / "bundles").glob(f"*-{name}")

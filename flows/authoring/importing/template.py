@@ -49,12 +49,12 @@ def carried(text: str, files: Collection[str] = ()) -> Carried:
         files: the paths of the files that it can copy.
     """
     result, steps = Carried(), instructions(text)
-    there = {f"{file}/"[:at] for file in files for at, mark in enumerate(f"{file}/") if mark == "/"} | {""}
+    folders = {f"{file}/"[:at] for file in files for at, mark in enumerate(f"{file}/") if mark == "/"} | {""}
     lines = [_escaped(line) for line in text.split("\n")]
     if escapes_otherwise(text):
         result.lacking.append((1, "its lines are continued by `, which Refit doesn't take"))
     for step in steps:
-        result.lacking += [(step.line, why) for why in _lacks(step, there)]
+        result.lacking += [(step.line, why) for why in _lacks(step, folders)]
         if step.name == "ONBUILD":
             result.said.append((step.line, f"images of Refit's have no ONBUILD, and this does nothing: {step.text}"))
         if replaced := _replaced(step):
@@ -125,12 +125,12 @@ def _moved(source: str) -> str:
     return f"files/{inside}{'/' if source.endswith('/') and inside else ''}"
 
 
-def _lacks(step: Instruction, there: Collection[str]) -> Iterator[str]:
+def _lacks(step: Instruction, folders: Collection[str]) -> Iterator[str]:
     """Why an image with an instruction would not be what it was.
 
     Args:
         step: the instruction.
-        there: the paths of files and folders that it can copy.
+        folders: the paths of files and folders that it can copy.
     """
     quoted = clipped(step.text, _QUOTED)
     if step.name not in NAMES:
@@ -144,7 +144,7 @@ def _lacks(step: Instruction, there: Collection[str]) -> Iterator[str]:
     elif step.name in ("COPY", "ADD"):
         for source in _sources(step):
             inside = _moved(source).removeprefix("files/").rstrip("/")
-            if not (_ELSEWHERE.match(source) or re.search(r"[*?\[$]", source) or inside in there):
+            if not (_ELSEWHERE.match(source) or re.search(r"[*?\[$]", source) or inside in folders):
                 yield f"copies {source}, which is not among its files: {quoted}"
 
 

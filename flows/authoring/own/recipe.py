@@ -64,13 +64,13 @@ def _text(content: bytes) -> str | None:
 
 def _config(path: str, text: str) -> Iterator[Mistake]:
     """It says which bundle it extends, and nothing else."""
-    said = False
+    reported = False
     for number, line in enumerate(text.splitlines(), start=1):
         written = line.partition("#")[0].rstrip()
-        if written and (said or not _EXTENDS.fullmatch(written)):
+        if written and (reported or not _EXTENDS.fullmatch(written)):
             yield Mistake(Path(path), number, "it may say `extends: BUNDLE`, once, and nothing else")
-        said = said or bool(written)
-    if not said:
+        reported = reported or bool(written)
+    if not reported:
         yield Mistake(Path(path), 1, "it says nothing", "write `extends: minimal`, for instance")
 
 

@@ -95,12 +95,12 @@ def no_image(stage: Stage, error: command.ProgramFailed) -> RefitError:
     )
 
 
-def disk_full(settings: Settings, stage: Stage, said: str) -> RefitError:
+def disk_full(settings: Settings, stage: Stage, message: str) -> RefitError:
     """There is no room for a stage."""
     free = shutil.disk_usage(settings.home).free
     return RefitError(
         f"The disk is full: stage {stage.name!r} can't be built.",
-        why=f"{settings.home} has {megabytes(free)} left. {said.strip()}",
+        why=f"{settings.home} has {megabytes(free)} left. {message.strip()}",
         hint="make space there, or move Refit's home to a larger disk (REFIT_HOME), then run it again.",
     )
 

@@ -24,8 +24,8 @@ def places(settings: Settings) -> dict[str, Path]:
 
 def sizes(settings: Settings) -> dict[str, int]:
     """Bytes on the disk that each of `places` takes, without mounts in it."""
-    there = {name: path for name, path in places(settings).items() if path.exists()}
-    return {name: _size(path) for name, path in there.items()}
+    existing = {name: path for name, path in places(settings).items() if path.exists()}
+    return {name: _size(path) for name, path in existing.items()}
 
 
 def _size(path: Path) -> int:

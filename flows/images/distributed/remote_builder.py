@@ -30,8 +30,8 @@ SILENCE = 60.0  # seconds without a word from the database, after which whoever 
 class NoBuilder(RefitError):
     """A stage that nobody builds."""
 
-    def __init__(self, stage: str, system: str, seconds: float, there: Mapping[str, tuple[str, ...]]) -> None:
-        builders = ", ".join(f"{machine} (for {', '.join(systems)})" for machine, systems in sorted(there.items()))
+    def __init__(self, stage: str, system: str, seconds: float, machines: Mapping[str, tuple[str, ...]]) -> None:
+        builders = ", ".join(f"{machine} (for {', '.join(systems)})" for machine, systems in sorted(machines.items()))
         super().__init__(
             f"Nobody builds {stage}: for {seconds:g} s there was no builder for {system}.",
             why=f"These are there: {builders}." if builders else "None is there.",
@@ -130,9 +130,9 @@ class RemoteBuilder:
 
     def _look(self) -> None:
         """See how all stages are that are awaited."""
-        there, awaited = self.jobs.builders(), dict(self._waiting)
+        builders, awaited = self.jobs.builders(), dict(self._waiting)
         states = {state.stage: state for state in self.jobs.states()}
-        served = {system for systems in there.values() for system in systems}
+        served = {system for systems in builders.values() for system in systems}
         for name, waiting in awaited.items():
             state = states.get(name)
             if state is None or state.outcome:
@@ -142,7 +142,7 @@ class RemoteBuilder:
                 self._tell(name, Progress.running if state.taken else Progress.waiting, waiting, state.note)
             elif monotonic() > waiting.since + self._patience:
                 self.jobs.remove(name)
-                self._waiting.pop(name).result.set_exception(NoBuilder(name, waiting.system, self._patience, there))
+                self._waiting.pop(name).result.set_exception(NoBuilder(name, waiting.system, self._patience, builders))
             else:
                 self._tell(name, Progress.waiting, waiting, f"for a builder for {waiting.system}")
 

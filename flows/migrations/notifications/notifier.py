@@ -166,8 +166,8 @@ class Notifier:
         text, data = mark(line, step), reminder(line, step)
         self._history.add(Kind.reminded, session=line.session, image=line.new, what=text, data=data)
         outcome = self._deliver(line, step)
-        said = "; ".join([*outcome.delivered, *outcome.problems])
-        logger.info("%s was reminded %s: %s", line.session, mark(line, step), said)
+        message = "; ".join([*outcome.delivered, *outcome.problems])
+        logger.info("%s was reminded %s: %s", line.session, mark(line, step), message)
         return bool(outcome.delivered)
 
     def _deliver(self, line: Decision, left: float | None = None, *, again: bool = False) -> _Outcome:

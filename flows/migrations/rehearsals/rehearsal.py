@@ -183,11 +183,11 @@ class _Inside:
         way = self._gate("kernel")
         limit = str(self._limit)
         try:
-            said = self._execute([way["python"], "-c", checks.CELL, way["file"], limit, CELL]).strip()
+            output = self._execute([way["python"], "-c", checks.CELL, way["file"], limit, CELL]).strip()
         except ProgramFailed as error:
             raise _Late(error.tail) if error.exit_code_of_program == os.EX_TEMPFAIL else error from None
-        if said != CELL_SAYS:
-            raise RefitError(f"A kernel answered {said!r} to {CELL!r}.")
+        if output != CELL_SAYS:
+            raise RefitError(f"A kernel answered {output!r} to {CELL!r}.")
         return f"a kernel executes {CELL!r}"
 
     def ssh(self) -> str:

@@ -66,12 +66,12 @@ class AdmissionQueue:
             elsewhere: sessions that others move.
         """
         others, begun = set(elsewhere) - self._here, list[Decision]()
-        there = Counter(seat for name in others for seat in self._seats(name))
+        occupied = Counter(seat for name in others for seat in self._seats(name))
         for line in self._waiting.values():
             if len(begun) == TOGETHER or len(self._here) + len(others) >= self._caps.all:
                 break
             seats = self._seats(line.session)
-            if all(self._taken[seat] + there[seat] < self._caps.each[seat[0]] for seat in seats):
+            if all(self._taken[seat] + occupied[seat] < self._caps.each[seat[0]] for seat in seats):
                 self._here.add(line.session)
                 self._taken.update(seats)
                 begun.append(line)

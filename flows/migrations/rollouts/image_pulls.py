@@ -54,5 +54,5 @@ class ImagePulls:
 def room_for_images(settings: Settings) -> int:
     """Compressed bytes of images for which this machine has room."""
     storage = tools.containers(settings)
-    there = storage if storage.is_dir() else settings.folder()
-    return (shutil.disk_usage(there).free - _SPARE) // _UNPACKED
+    disk = storage if storage.is_dir() else settings.folder()
+    return (shutil.disk_usage(disk).free - _SPARE) // _UNPACKED

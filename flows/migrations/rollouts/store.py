@@ -53,8 +53,8 @@ class Rollouts:
     def all(self) -> dict[str, RolloutState]:
         """Image → how its rollout stands."""
         with Transaction(self._database) as transaction:
-            said = select(EventRow.image, func.max(EventRow.at)).where(EventRow.kind == Kind.approved)
-            when = dict(transaction.execute(said.group_by(EventRow.image)).tuples().all())
+            approvals = select(EventRow.image, func.max(EventRow.at)).where(EventRow.kind == Kind.approved)
+            when = dict(transaction.execute(approvals.group_by(EventRow.image)).tuples().all())
             return {row.image: _standing(row, when.get(row.image)) for row in transaction.scalars(select(StandingRow))}
 
     def way(self, image: str) -> RolloutStatus:
@@ -175,9 +175,9 @@ def _judged(transaction: Transaction, image: str, since: datetime) -> dict[int, 
     """Wave → what was written down last of it in this rollout."""
     mine = (EventRow.image == image, EventRow.kind == Kind.judged, EventRow.at >= since)
     documents = map(json.loads, transaction.scalars(select(EventRow.data).where(*mine).order_by(EventRow.number)))
-    return {said["wave"]: Health(said["health"]) for said in documents}
+    return {verdict["wave"]: Health(verdict["health"]) for verdict in documents}
 
 
-def _standing(row: StandingRow, said: datetime | None) -> RolloutState:
-    approved = (row.approved, said) if said and row.approved >= 0 else None
+def _standing(row: StandingRow, approved_at: datetime | None) -> RolloutState:
+    approved = (row.approved, approved_at) if approved_at and row.approved >= 0 else None
     return RolloutState(row.image, row.profile, row.release, row.begun, row.canary, RolloutStatus(row.way), approved)

@@ -65,9 +65,9 @@ def take(sessions: Sessions, name: str, by: str, *, called: str = "", note: str 
 
 
 def _check_number(sessions: Sessions, session: Session) -> None:
-    if (there := len(SnapshotRecords(sessions.store.database).all(session.name))) >= MOST:
+    if (count := len(SnapshotRecords(sessions.store.database).all(session.name))) >= MOST:
         raise RefitError(
-            f"{session.name!r} has {there} snapshots, and may have no more than {MOST}.",
+            f"{session.name!r} has {count} snapshots, and may have no more than {MOST}.",
             hint=f"remove some that nobody needs: `refit session remove-snapshot {session.name} SNAPSHOT`.",
         )
 

@@ -35,12 +35,12 @@ def mind(settings: Settings, sessions: Sessions) -> None:
         RefitError: engine or database doesn't answer.
     """
     full, records = is_full(settings), SnapshotRecords(sessions.store.database).all()
-    there: dict[str, list[Snapshot]] = {}
+    by_session: dict[str, list[Snapshot]] = {}
     for record in records:
-        there.setdefault(record.session, []).append(record)
+        by_session.setdefault(record.session, []).append(record)
     policies = RulesStore(sessions.store.database).policies(settings.snapshots)
     for session in sessions.store.sessions():
-        policy, snapshots = policies(session.name), there.get(session.name, ())
+        policy, snapshots = policies(session.name), by_session.get(session.name, ())
         due = not full and is_due(snapshots, policy, now())
         if due or outlived(snapshots, policy, settings.migration.keep_hours, now()):
             with suppress(LeaseTaken), sessions.alone(session.name, wait=0):
@@ -74,14 +74,14 @@ def _is_at_rest(sessions: Sessions, name: str) -> bool:
     return last is None or last.state in FINAL - {State.held}
 
 
-def _take(sessions: Sessions, session: Session, there: tuple[Snapshot, ...]) -> None:
+def _take(sessions: Sessions, session: Session, earlier: tuple[Snapshot, ...]) -> None:
     """Take one of a session that runs and has changed; outside a pool the schedule copies nothing."""
     if sessions.running(session) is not Running.running:
         return
     try:
         if sessions.homes.snapshot_cost(session):
             return
-        latest = max(there, key=lambda snapshot: snapshot.at, default=None)
+        latest = max(earlier, key=lambda snapshot: snapshot.at, default=None)
         if latest and sessions.homes.touched(session, latest.id) == ():
             return
         taking.take(sessions, session, Kind.scheduled, SCHEDULE)

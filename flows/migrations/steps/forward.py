@@ -262,9 +262,9 @@ class Forward:
         if changed and self._context.used(move) is not True:
             raise _home_changed(changed)
         if move.after.access.protocol == "jupyter":
-            said = self._sessions.jupyter(move.after).execute(CELL)
-            if said.strip() != CELL_SAYS:
-                raise Unproven(f"A kernel answered {said!r} to {CELL!r}.")
+            output = self._sessions.jupyter(move.after).execute(CELL)
+            if output.strip() != CELL_SAYS:
+                raise Unproven(f"A kernel answered {output!r} to {CELL!r}.")
         self._sessions.ssh.check(move.after)
         self._check_gpus(move.after)
         # A rollback would remove what login shells were told as well.

@@ -55,8 +55,8 @@ def settle(context: MoveContext, move: Move) -> Outcome:
 def keep(context: MoveContext, move: Move, kind: Kind) -> str:
     """Let the snapshot of a move be one of the session's; returns its name."""
     records, before = SnapshotRecords(context.sessions.store.database), move.before
-    if there := next((snapshot for snapshot in records.all(before.name) if snapshot.id == move.id), None):
-        return there.name
+    if existing := next((snapshot for snapshot in records.all(before.name) if snapshot.id == move.id), None):
+        return existing.name
     name = name_for(kind, move.created, {snapshot.name for snapshot in records.all(before.name)})
     volumes = tuple(part.volume for part in parts(before) if part.volume)
     made_of = (before.image, before.profile, before.release, volumes)
@@ -73,8 +73,8 @@ def forget(context: MoveContext, move: Move) -> Outcome:
     if has_code(entries, Code.home_kept):
         return Outcome("the snapshot was kept")
     name, homes = move.before.name, context.sessions.homes
-    there = context.sessions.store.has_home(name) and homes.has_snapshot(name, move.id)
-    if there and _left_unrestored(entries) and (changed := context.changes(move)):
+    has_both = context.sessions.store.has_home(name) and homes.has_snapshot(name, move.id)
+    if has_both and _left_unrestored(entries) and (changed := context.changes(move)):
         return context.keep_home(move, changed)
     homes.forget(name, move.id)
     SnapshotRecords(context.sessions.store.database).forget(move.id)

@@ -90,9 +90,9 @@ def ended(outcome: Outcome) -> str:
     return "gave no answer"
 
 
-def meaning(code: int | None, said: str) -> str:
+def meaning(code: int | None, output: str) -> str:
     """The meaning of a hook's exit code other than 0. Pure."""
-    last = last_words(said)
+    last = last_words(output)
     why = "says not now" if code == NOT_NOW else f"ended with exit code {code}, which is no yes"
     return f"its hook ~/{HOOK} {why}" + (f": {last}" if last else "")
 
@@ -126,6 +126,6 @@ def disproved(execute: Callable[[list[str]], str], outdated: str = "") -> str:
     return f"its hook ~/{PROOF} ended with exit code {outcome.code}" + (f": {last}" if last else "")
 
 
-def last_words(said: str) -> str:
+def last_words(output: str) -> str:
     """The last line that a program of somebody else printed, as it can be shown. Pure."""
-    return on_a_line(said.strip().rpartition("\n")[2][:_LONGEST])[:_LONGEST]
+    return on_a_line(output.strip().rpartition("\n")[2][:_LONGEST])[:_LONGEST]

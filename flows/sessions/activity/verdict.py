@@ -116,13 +116,13 @@ def _general(look: Look, quiet: float) -> Iterator[Evidence]:
         yield Evidence(Verdict.idle, f"{look.connections} connected to the IDE: a page is open")
 
 
-def _held(at: float, since: float, said: str) -> Evidence:
+def _held(at: float, since: float, text: str) -> Evidence:
     """The meaning of a hold, which says for how long it holds, and then why; one without a length ends after a day."""
-    length = _LENGTH.match(said)
+    length = _LENGTH.match(text)
     seconds = int(length["number"]) * _UNITS[length["unit"]] if length else _HELD_SECONDS
     if at - since >= seconds:
         return Evidence(Verdict.idle, f"its hold has ended {duration(at - since - seconds)} ago")
-    why = (said[length.end() :] if length else said).strip()
+    why = (text[length.end() :] if length else text).strip()
     return Evidence(
         Verdict.busy, f"its owner holds it for {duration(since + seconds - at)}" + (f": {why}" if why else "")
     )

@@ -14,9 +14,9 @@ from typing import Any
 LABEL = "io.refit.made-with"
 # Values that `podman update` sets, and how they follow from the option that set it before.
 _LIMITS: Mapping[str, tuple[str, Callable[[str], float]]] = {
-    "Memory": ("memory", lambda said: float(said.removesuffix("b"))),
-    "NanoCpus": ("cpus", lambda said: float(said) * 1e9),
-    "CpuQuota": ("cpus", lambda said: float(said) * 1e5),
+    "Memory": ("memory", lambda text: float(text.removesuffix("b"))),
+    "NanoCpus": ("cpus", lambda text: float(text) * 1e9),
+    "CpuQuota": ("cpus", lambda text: float(text) * 1e5),
     "PidsLimit": ("pids-limit", float),
 }
 
@@ -63,8 +63,8 @@ def _name(inspected: Told, made: _Made) -> Iterator[str]:
 def _written(inspected: Told, made: _Made) -> Iterator[str]:
     labels = {f"{name}={value}" for name, value in (inspected["Config"].get("Labels") or {}).items()}
     variables = set(inspected["Config"].get("Env") or ())
-    for what, option, there in (("variable", "env", variables), ("label", "label", labels)):
-        others = (value.partition("=")[0] for value in made.all(option) if value not in there)
+    for what, option, image_values in (("variable", "env", variables), ("label", "label", labels)):
+        others = (value.partition("=")[0] for value in made.all(option) if value not in image_values)
         yield from (f"the {what} {name} is another" for name in others)
 
 

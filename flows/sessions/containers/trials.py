@@ -175,8 +175,8 @@ class PodmanTrial:
     def last_words(self) -> str:
         """The last lines that it wrote."""
         asked = [*self._podman, "logs", "--tail", "15", self._container]
-        said = command.run(asked, root=True, limit=QUICK, most=_LOG)
-        return f"{said.stdout}{said.stderr}"
+        answer = command.run(asked, root=True, limit=QUICK, most=_LOG)
+        return f"{answer.stdout}{answer.stderr}"
 
 
 def _no_memory(settings: Settings) -> str:

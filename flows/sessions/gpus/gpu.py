@@ -59,10 +59,10 @@ class NoGpu(RefitError):
 
     def __init__(self, name: str, number: int, gpus: Sequence[Gpu], taken: Sequence[Taken]) -> None:
         holders = "\n".join(f"  {seat}" for seat in taken)
-        there = f"This machine has {len(gpus)}; taken are:\n{holders}" if taken else f"This machine has {len(gpus)}."
+        sentence = f"This machine has {len(gpus)}; taken are:\n{holders}" if taken else f"This machine has {len(gpus)}."
         super().__init__(
             f"The session {name!r} waits for {'a GPU' if number == 1 else f'{number} GPUs'}.",
-            why=there,
+            why=sentence,
             hint="wait until a session that has one is stopped, or `refit gpu release` what nobody needs.",
         )
 

@@ -124,10 +124,10 @@ def make_beside(home: Path, name: str, uid: int, limit: float) -> Path:
     try:
         enclosed.run(call, writes=[home], limit=limit)
     except ProgramFailed as error:
-        there = error.exit_code_of_program == _THERE
+        exists = error.exit_code_of_program == _THERE
         raise RefitError(
             f"The folder {on_a_line(name)!r} can't be made.",
-            why="There is something of that name already." if there else error.tail.strip(),
-            hint="choose another name, in a folder that is there." if not there else "choose another name.",
+            why="There is something of that name already." if exists else error.tail.strip(),
+            hint="choose another name, in a folder that is there." if not exists else "choose another name.",
         ) from error
     return home / name

@@ -199,8 +199,8 @@ class HomeSnapshots:
             NoRoom: there is no room for them on the disk; where other copies take it, this one waits for them.
         """
         if size := self._refuse_what_cant_be_copied(session):
-            there = copying.all_of(self.snapshot(session.name, id))  # by an attempt that was interrupted
-            size = max(0, size - copying.extent_of(there, self._most_files).size)
+            files = copying.all_of(self.snapshot(session.name, id))  # by an attempt that was interrupted
+            size = max(0, size - copying.extent_of(files, self._most_files).size)
         with reserved(self._notes, self._snapshots, size):
             try:
                 return self._take_all(session, id, self._duplicate)

@@ -60,8 +60,8 @@ def servers_of(user: Mapping[str, Any], option: str) -> Iterator[HubServer]:
 
 def lacking(scopes: Collection[str]) -> tuple[str, ...]:
     """The scopes that a token lacks; one that holds for a group or a person alone counts as there."""
-    there = {scope.partition("!")[0] for scope in scopes}
-    return tuple(scope for scope in NEEDED if scope not in there)
+    granted = {scope.partition("!")[0] for scope in scopes}
+    return tuple(scope for scope in NEEDED if scope not in granted)
 
 
 def entrance(of: HubServer, seconds: int) -> dict[str, object]:

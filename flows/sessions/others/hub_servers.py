@@ -239,8 +239,8 @@ class HubServers:
             return ""
         jupyter = Jupyter(url, self._entrance(server))
         jupyter.wait_ready(session.access.health, limit)
-        if (said := jupyter.execute(_CELL).strip()) != _CELL_SAYS:
-            raise RefitError(f"A kernel answered {said!r} to {_CELL!r}.")
+        if (output := jupyter.execute(_CELL).strip()) != _CELL_SAYS:
+            raise RefitError(f"A kernel answered {output!r} to {_CELL!r}.")
         return ""
 
     def _image(self, session: Session) -> str:
@@ -264,5 +264,5 @@ def _path(session: Session) -> str:
 
 
 def _that(user: Mapping[str, Any], person: str, name: str, option: str) -> HubServer:
-    there = (each for each in servers_of(user, option) if each.name == name)
-    return next(there, HubServer(person, name))
+    servers = (each for each in servers_of(user, option) if each.name == name)
+    return next(servers, HubServer(person, name))

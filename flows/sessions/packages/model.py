@@ -48,9 +48,9 @@ class Outcome:
 
     def __str__(self) -> str:
         """The outcome in words; empty: there was nothing to install."""
-        there = f"installed again: {', '.join(self.there)}" if self.there else ""
+        installed = f"installed again: {', '.join(self.there)}" if self.there else ""
         gone = [f"{name} ({why})" for name, why in self.missing.items()]
-        return "; ".join(filter(None, (there, f"not installed again: {some(gone)}" if gone else "")))
+        return "; ".join(filter(None, (installed, f"not installed again: {some(gone)}" if gone else "")))
 
 
 class NoIndex(RefitError):
@@ -136,12 +136,12 @@ def script() -> str:
 
 def read_report(output: str, names: Sequence[str]) -> Outcome:
     """The outcome as the script says it; of a package of which it says nothing, nobody knows."""
-    there, missing = dict[str, str](), dict[str, str]()
+    installed, missing = dict[str, str](), dict[str, str]()
     for line in output.splitlines():
         if (match := _REPORT.fullmatch(line)) and match[2] in names:
             if match[1] == "there":
-                there[match[2]] = on_a_line(match[3])
+                installed[match[2]] = on_a_line(match[3])
             else:
                 missing[match[2]] = on_a_line(match[3].removeprefix("E: ")) or "it can't be had"
-    unsaid = {name: "nothing is said of it" for name in names if name not in there and name not in missing}
-    return Outcome(there, {**missing, **unsaid})
+    unsaid = {name: "nothing is said of it" for name in names if name not in installed and name not in missing}
+    return Outcome(installed, {**missing, **unsaid})

@@ -56,10 +56,10 @@ class PackageStore:
         def work(rows: Transaction) -> None:
             if rows.get(SessionRow, session) is None:
                 raise UnknownName("session", session, rows.scalars(select(SessionRow.name)))
-            there = set(rows.scalars(select(PackageRow.name).where(PackageRow.session == session)))
-            check_names([*there, *names])
+            recorded = set(rows.scalars(select(PackageRow.name).where(PackageRow.session == session)))
+            check_names([*recorded, *names])
             at = now()
-            rows.add_all(PackageRow(session=session, name=n, by=by, at=at, finished=False) for n in {*names} - there)
+            rows.add_all(PackageRow(session=session, name=n, by=by, at=at, finished=False) for n in {*names} - recorded)
 
         write_rows(self._database, work)
 

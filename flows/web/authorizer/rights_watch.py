@@ -179,9 +179,9 @@ class RightsWatch:
         """End the offers of people's own profiles that hold no more; not before the Hub has told of groups."""
         if self._told:
             present = self.now().rights
-            there = frozenset(present.accounts or ())
-            own_offers.end_over(OwnProfiles(self._database), present, self._accounts - there)
-            self._accounts = there
+            accounts = frozenset(present.accounts or ())
+            own_offers.end_over(OwnProfiles(self._database), present, self._accounts - accounts)
+            self._accounts = accounts
 
     def _take(self, answer: Mapping[str, Any] | None) -> None:
         if answer is not None:

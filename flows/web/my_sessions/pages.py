@@ -103,8 +103,8 @@ class Pages:
             return self._one(caller, name, given=answer)
         if isinstance(answer, Begun):
             return RedirectResponse(answer.page, 303, HEADERS)
-        there = f"sessions/{quote(name, safe='')}" if alone else f"#{quote(name, safe='')}"
-        return RedirectResponse(f"{BASE}/{there}", 303, HEADERS)
+        target = f"sessions/{quote(name, safe='')}" if alone else f"#{quote(name, safe='')}"
+        return RedirectResponse(f"{BASE}/{target}", 303, HEADERS)
 
     def welcome(self, request: Request, _: Any) -> Response:
         """Somebody comes back from the Hub."""

@@ -48,11 +48,11 @@ def servers(person: str, sessions: Iterable[Session]) -> dict[str, Session]:
     """
     made, elsewhere = dict[str, Session](), list[Session]()
     for session in sorted(sessions, key=lambda session: session.name):
-        said = session.environment.get(SERVER)
-        if said is None or session.environment.get(PERSON) != person or said in made:
+        name = session.environment.get(SERVER)
+        if name is None or session.environment.get(PERSON) != person or name in made:
             elsewhere.append(session)
         else:
-            made[said] = session
+            made[name] = session
     for session in elsewhere:
         made[_server_name(person, session, made)] = session
     return made

@@ -21,9 +21,7 @@ class Machine(Parameters):
         pattern=rf"^({client_files.HOST})?$",
         description="Name or address of this host for that machine; empty: as browsers reach it.",
     )
-    port: int = Field(
-        0, ge=0, le=65535, description="Port of the way in, if another one leads to it from there; 0: Refit's own."
-    )
+    port: int = Field(0, ge=0, le=65535, description="Port by which that machine reaches Refit; 0: Refit's own.")
     forward_agent: bool = Field(False, description="Whether sessions may use the agent of that machine.")
 
 
