@@ -132,6 +132,7 @@ def _build(
         building(records.database),
         command.terminating_children(),
     ):
+        _check_name(everybodys, profile)
         _lock(settings, own.release, recipes)
         run = Run(settings, registry, records.database, date)
         report = build_release(own.release, Share((profile,)), recipes, run, show_unchanged=True).report
@@ -141,6 +142,19 @@ def _build(
             own_images.carry(everybodys, registry, image.digest)
             get_run_logger().info("%s is %s:%s", own.profile, mine, image.tag)
         return report.images
+
+
+def _check_name(everybodys: Registry, profile: Profile) -> None:
+    """Refuse the name of a profile that the catalog had: its image is that of the catalog for everybody.
+
+    Raises:
+        RefitError: there are images of it.
+    """
+    if everybodys.digest(everybodys.repository, f"{profile.stem}_{profile.release}"):
+        raise RefitError(
+            f"The catalog had a profile {profile.stem!r} in release {profile.release}, whose images are here still.",
+            hint="choose another name: `--as NAME`.",
+        )
 
 
 def _lock(settings: Settings, release: str, recipes: Catalog) -> None:

@@ -59,13 +59,13 @@ def named(settings: Settings, release: str, profile: str) -> Profile:
     Raises:
         RefitError: there is none, or the catalog has mistakes.
     """
-    if own := OwnProfiles(open_database(settings.database)).find(profile):
-        return described(settings, own)
     recipes = load.load_catalog(settings.catalog)
     chosen = release or load.newest_release(recipes.root)
     try:
         return load.profile(recipes, chosen, profile)
     except UnknownName:
+        if own := OwnProfiles(open_database(settings.database)).find(profile):
+            return described(settings, own)
         successor = successors.current(recipes, chosen, profile, now().date())
     logger.warning("%s is now %s, of release %s", profile, successor.stem, successor.release)
     return successor

@@ -196,9 +196,15 @@ class Publications:
         return {key: _fitting(publications[digest], *key) for key, digest in pointed.items()}
 
     def _pointed(self, profile: str, release: str, owner: str) -> str | None:
-        """The digest that an alias points at; `owner` is the person whose own profile it is, if it is one."""
-        place = own_repository(self._settings.repository, owner) if owner else self._registry.repository
-        return self._registry.digest(place, f"{profile}_{release}")
+        """The digest that an alias points at; `owner` is a person who has a profile of their own of that name.
+
+        One of the catalog comes first: a name that somebody had taken before it leads nobody to their image.
+        """
+        alias = f"{profile}_{release}"
+        shipped = self._registry.digest(self._registry.repository, alias)
+        if shipped or not owner:
+            return shipped
+        return self._registry.digest(own_repository(self._settings.repository, owner), alias)
 
     def newest(self, profile: str, release: str) -> str | None:
         """The newest tested image of a profile; none before there is one.

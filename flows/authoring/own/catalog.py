@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +42,10 @@ def check_name(name: str, shipped: Catalog) -> str:
     """
     if not tag.is_name(name):
         raise RefitError(f"{name!r} can't be the name of a bundle.", hint="take a-z and 0-9, 30 at most: `--as NAME`.")
-    taken = {"a bundle": shipped.bundles, "an IDE": shipped.ides, "an operating system": shipped.bases}
+    retired = {stem for release in shipped.releases.values() for stem in release.retired}  # they lead to successors
+    former = {part for stem in retired for part in stem.removeprefix("cuda-").split("-")[1:2]}
+    taken: dict[str, Iterable[str]] = {"a bundle": shipped.bundles, "a retired bundle": former}
+    taken |= {"an IDE": shipped.ides, "an operating system": shipped.bases}
     looks = _as_seen(name)
     every = ((kind, other) for kind, names in taken.items() for other in names)
     if there := next((f"{kind} {other!r}" for kind, other in every if _as_seen(other) == looks), ""):

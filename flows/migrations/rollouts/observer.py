@@ -87,7 +87,7 @@ class Observer:
             spared: those that aren't looked at.
         """
         moves = self.moves()
-        foreign = self.foreign.judge(one.session for one in asked if has_other_image(one.session, images))
+        foreign = self.foreign.judge((s.session for s in asked if has_other_image(s.session, images)), images)
         candidates = self.candidates(statuses, moves, images if look else {}, spared, foreign)
         sizes = self._to_pull(asked, images) if pull else {}
         rollouts = self._rollouts.all()

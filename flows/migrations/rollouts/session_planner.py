@@ -186,8 +186,8 @@ class SessionPlanner:
         session, last = status.session, Journal(self.database).last(status.session.name)
         wish = PreferenceStore(self.database).all().get(session.name, UpdatePreferences())
         policy = policies(self._settings).get(image_key(session), self._policy.sessions)
-        foreign = self._observer.foreign.judge([session]).get(session.name)
-        chosen = mode(Candidate(session, running=False, policy=policy, wish=wish, by=foreign.by if foreign else ""))
+        by = self._observer.foreign.by(session)
+        chosen = mode(Candidate(session, running=False, policy=policy, wish=wish, by=by))
         missed = last is not None and last.state is State.skipped
         asked = chosen is Mode.next_start or (missed and chosen is Mode.when_idle)
         # Packages that were installed by hand are seen only in a container that runs.

@@ -241,7 +241,7 @@ class Lookout:
         wishes, notified = PreferenceStore(self.database), self._notified()
         ways = {image: other.way for image, other in Rollouts(self.database).all().items()}
         rollout = PlanInput(now(), self._newest(), self.settings.migration, ways=ways)
-        foreign = self._foreign.judge(session for session in every if has_other_image(session, rollout.targets))
+        foreign = self._foreign.judge((s for s in every if has_other_image(s, rollout.targets)), rollout.targets)
         return {
             session.name: (outlook(self._candidate(session, wish, notified, foreign.get(session.name)), rollout), wish)
             for session in every

@@ -222,10 +222,11 @@ class Servers:
         Raises:
             UnknownName: there is none.
         """
-        own = OwnProfiles(self._database).find(choice.profile)
+        catalog = load.load_catalog(self._settings.catalog)
+        shipped = any(one.stem == choice.profile for release in catalog.releases.values() for one in release.profiles)
+        own = None if shipped else OwnProfiles(self._database).find(choice.profile)
         if own and own.may_be_started_by(person, self.allowance.groups_of(person, groups)):
             return described(self._settings, own)
-        catalog = load.load_catalog(self._settings.catalog)
         return successors.current(catalog, choice.release, choice.profile, now().date())
 
     def free_name(self, person: str, server: str) -> str:

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from flows.core.database import open_database
+from flows.core.database import now, open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.core.settings.personal_builds import PersonalBuilds
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
 from flows.images.registry import Registry
 from flows.publishing import evidence, provenance
+from flows.publishing.own_profiles import OwnProfile, OwnProfiles, repository
 from flows.publishing.signatures import _TEXTS, NotPublished, Publication, Publications, Refusal
 from flows.signing.keys import BadKey, Keys, pem_of
 from flows.signing.trust import ENVELOPE, Distrusted, Doubt, Trust, statement
@@ -209,6 +211,19 @@ def test_an_alias_counts_only_where_it_points_at_an_image_of_its_profile(mine: R
             mine.publications.newest(PROFILE, RELEASE)
         assert caught.value.refusal == Refusal(other.digest, doubt)
         assert caught.value.hint and str(doubt) in str(caught.value)
+
+
+def test_an_image_of_the_catalog_comes_before_that_of_a_person_who_took_its_name_earlier(mine: Refit) -> None:
+    alias, eves = f"{PROFILE}_{RELEASE}", repository(mine.registry.repository, "eve")
+    OwnProfiles(mine.database).take(OwnProfile("x", "eve", PROFILE, RELEASE, {}, (), now()), PersonalBuilds())
+    theirs = image(mine, "eve's")
+    mine.registry.mount(eves, theirs.document["config"]["digest"], mine.registry.repository, 1)
+    mine.registry.put_manifest(eves, alias, theirs.content, MANIFEST)
+    mine.publish(theirs)
+    assert mine.publications.newest(PROFILE, RELEASE) == theirs.digest
+    shipped = image(mine, "shipped", alias)
+    mine.publish(shipped)
+    assert mine.publications.newest(PROFILE, RELEASE) == shipped.digest
 
 
 def test_all_codes_have_texts_and_stay() -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from flows.authoring.own.catalog import Wish, composed
+from flows.authoring.own.catalog import Wish, check_name, composed
+from flows.catalog import load
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.images.recipe import Assembler
@@ -52,6 +53,17 @@ def test_it_is_never_called_like_one_of_the_catalog(own: Settings) -> None:
         assert f"The catalog has {kind} {name!r}" in said(own, replace(WISH, name=name))
     for release in ("../../../x", "", "2026", "/etc/x"):  # it becomes the name of a file
         assert "can't be the name of a release" in said(own, replace(WISH, release=release))
+
+
+def test_a_name_that_leads_to_a_successor_is_not_to_be_had() -> None:
+    whole = load.load_catalog(ROOT)
+    release = replace(
+        whole.releases["2026a"], retired={"cuda-jupyter-legacy-deb11-py39": "jupyter-minimal-deb12-py311"}
+    )
+    retired = replace(whole, releases={"2026a": release})
+    with pytest.raises(RefitError, match="a retired bundle 'legacy'"):
+        check_name("1egacy", retired)
+    assert check_name("other", retired) == "other" and check_name("legacy", whole) == "legacy"
 
 
 def test_mistakes_are_told_by_its_own_paths(own: Settings) -> None:

@@ -140,20 +140,32 @@ def test_a_name_of_the_catalog_that_a_person_took_brings_their_builds_to_nobody(
         assert planned(sessions)[ADA].reason is Reason.other_maker
 
 
+def test_an_image_of_the_catalog_comes_to_all_whoever_has_taken_its_name(sessions: Fleet) -> None:
+    OwnProfiles(sessions.database).leave("ada")
+    sessions.image("of the catalog")
+    assert {line.action for line in planned(sessions).values()} == {Action.migrate}
+
+
 @pytest.mark.parametrize(
-    ("person", "groups", "maker", "judged"),
+    ("person", "groups", "makers", "judged"),
     [
-        ("ada", (), "ada", Foreign("")),
-        ("", (), "ada", Foreign("")),  # an operator's session
-        ("bob", ("lab",), "ada", Foreign("ada")),
-        ("bob", ("other",), "ada", Foreign("ada", Reason.not_offered)),
-        ("bob", ("lab",), "eve", Foreign("ada", Reason.other_maker)),
-        ("ada", (), "", Foreign("", Reason.other_maker)),
-        ("", (), None, Foreign("", Reason.other_maker)),  # nobody can tell
+        ("ada", (), ("ada", "ada"), Foreign("")),
+        ("", (), ("ada", "ada"), Foreign("")),  # an operator's session
+        ("bob", ("lab",), ("ada", "ada"), Foreign("ada")),
+        ("bob", ("other",), ("ada", "ada"), Foreign("ada", Reason.not_offered)),
+        ("bob", ("lab",), ("eve", "ada"), Foreign("ada", Reason.other_maker)),
+        ("bob", ("lab",), ("eve", "eve"), Foreign("ada", Reason.other_maker)),  # a name that changes hands just now
+        ("ada", (), ("", "ada"), Foreign("", Reason.other_maker)),
+        ("", (), (None, "ada"), Foreign("", Reason.other_maker)),  # nobody can tell
+        ("", (), ("ada", None), Foreign("", Reason.other_maker)),
+        ("bob", (), ("", ""), Foreign("")),  # the catalog has a profile of this name
+        ("bob", (), ("ada", ""), Foreign("")),
     ],
 )
-def test_the_judgement(person: str, groups: tuple[str, ...], maker: str | None, judged: Foreign) -> None:
-    assert foreign(OWN, person, groups, maker) == judged
+def test_the_judgement(
+    person: str, groups: tuple[str, ...], makers: tuple[str | None, str | None], judged: Foreign
+) -> None:
+    assert foreign(OWN, person, groups, *makers) == judged
 
 
 @pytest.mark.parametrize("mode", [Mode.when_idle, Mode.ask, Mode.next_start])
