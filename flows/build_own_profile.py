@@ -80,10 +80,10 @@ def _turn(settings: Settings, records: OwnProfiles, own: OwnProfile) -> Iterator
         _place(settings, records),
     ):
         _check_size(settings, own.owner)
-        build, left = records.begin(own.bundle, own.owner, limits)
+        build, remaining = records.begin(own.bundle, own.owner, limits)
         problem = "It was ended."
         try:
-            yield left
+            yield remaining
             problem = ""
         except Exception as error:
             problem = "\n".join((error.what, error.why)) if isinstance(error, RefitError) else str(error)

@@ -40,8 +40,8 @@ def change_session(
         "start": lambda: _start(settings, name),
         "stop": lambda: _stop(settings, name),
         "remove": lambda: _remove(settings, name),
-        "change-profile": lambda: _told(_switch(settings, name, profile, release, force)),
-        "rollback": lambda: _told(go_back(settings, name, force=force)),
+        "change-profile": lambda: _sentence(_switch(settings, name, profile, release, force)),
+        "rollback": lambda: _sentence(go_back(settings, name, force=force)),
     }
     done = verbs[what]()
     get_run_logger().info("%s", done)
@@ -69,7 +69,7 @@ def _remove(settings: Settings, name: str) -> str:
     return f"{name} is removed; its home stays."
 
 
-def _told(result: Result) -> str:
+def _sentence(result: Result) -> str:
     """How a move ended.
 
     Raises:

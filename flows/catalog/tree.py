@@ -92,17 +92,17 @@ def read_files(folder: Path, root: Path) -> dict[str, bytes]:
         Mistakes: those that can't be read, are none, lie elsewhere, or are too large.
     """
     top, contents, wrong = os.path.realpath(root), dict[str, bytes](), list[Mistake]()
-    left = TOGETHER
+    remaining = TOGETHER
     for file in sorted(folder.rglob("*")):
         if file.is_dir():
             continue
         try:
-            content = bounds.read_bytes(file, min(bounds.COPIED, left), top)
+            content = bounds.read_bytes(file, min(bounds.COPIED, remaining), top)
         except OSError as error:
             wrong.append(unreadable(file, error))
         else:
             contents[file.relative_to(folder.parent).as_posix()] = content
-            left -= len(content)
+            remaining -= len(content)
     if wrong:
         raise Mistakes(wrong)
     return contents

@@ -64,7 +64,7 @@ def capture(
         _show(captured, written=written)
     proof = _prove(captured, name, quiet=as_json) if written and prove else None
     if as_json:
-        show_json({**_told(captured), "written": written, "proof": proof})
+        show_json({**_as_json(captured), "written": written, "proof": proof})
     elif written:
         _show_next(captured, name, proof)
     _go_on(captured, name, proof, asks=_asks(as_json))
@@ -112,7 +112,7 @@ def _asked(captured: Captured) -> list[str]:
     return [path for path in places if typer.confirm(f"Take what was asked for in {on_a_line(path)}, too?")]
 
 
-def _told(captured: Captured) -> dict[str, object]:
+def _as_json(captured: Captured) -> dict[str, object]:
     made = captured.capture
     return {
         "bundle": made.name,

@@ -267,16 +267,16 @@ def ask(method: str, path: str, given: dict[str, Any] | None = None, *, hint: st
     login = _login()
     headers = {"Authorization": f"Bearer {login['token']}"}
     content = json.dumps(given or {}).encode() if method == "POST" else None
-    return _told(method, f"{login['url']}{_BASE}/api{path}", headers, content, hint=hint)
+    return _exchange(method, f"{login['url']}{_BASE}/api{path}", headers, content, hint=hint)
 
 
 def _post(url: str, **fields: str) -> dict[str, Any]:
     kind = {"Content-Type": "application/x-www-form-urlencoded"}
-    answer: dict[str, Any] = _told("POST", url, kind, urlencode(fields).encode(), fails=False)
+    answer: dict[str, Any] = _exchange("POST", url, kind, urlencode(fields).encode(), fails=False)
     return answer
 
 
-def _told(
+def _exchange(
     method: str, url: str, headers: dict[str, str], content: bytes | None, *, fails: bool = True, hint: str = ""
 ) -> Any:
     import httpx  # noqa: PLC0415 - it takes a while
@@ -284,7 +284,7 @@ def _told(
     try:
         with outside.Client(True, trust_env=urlsplit(url).hostname not in _LOOPBACK) as client:
             answer = client.exchange(method, url, outside.Bounds(_BYTES, _SECONDS), headers=headers, content=content)
-        problem = json.loads(answer.text)
+        document = json.loads(answer.text)
     except (httpx.HTTPError, ValueError) as error:
         raise RefitError(
             "There is no Refit at that address, or it doesn't answer.",
@@ -292,13 +292,13 @@ def _told(
             hint="check the address with the person who runs it.",
         ) from None
     if answer.status >= 400 and fails:
-        advice = _ADVICE.get(str(problem.get("code"))) or str(problem.get("hint", "")) or hint
+        advice = _ADVICE.get(str(document.get("code"))) or str(document.get("hint", "")) or hint
         raise RefitError(
-            str(problem.get("title", "The server refuses the request.")),
-            why=str(problem.get("detail", "")),
+            str(document.get("title", "The server refuses the request.")),
+            why=str(document.get("detail", "")),
             hint=advice,
         )
-    return problem
+    return document
 
 
 def _login() -> dict[str, str]:

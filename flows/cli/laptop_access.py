@@ -271,7 +271,9 @@ def configure_ssh(
     asked = urlencode({"host": host, "port": port, "forward_agent": str(forward_agent).lower()})
     answer = ask("GET", f"/ssh-config?{asked}")
     # The lines are made here: some of those that ssh understands would run a program on this machine.
-    way = client_files.told(answer["host"], answer["port"], answer["key"], answer["keys"], answer.get("authority", ""))
+    way = client_files.from_answer(
+        answer["host"], answer["port"], answer["key"], answer["keys"], answer.get("authority", "")
+    )
     files = way.files(forward_agent=forward_agent)
     if write:
         for file in client_files.write(files, Path.home() / ".ssh"):

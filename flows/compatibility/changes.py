@@ -67,7 +67,7 @@ def hand_made(settings: Settings, engine: Engine, session: Session) -> HandMade:
     of_packages = _brought(engine, session, now.manager, (*system.added, *system.changed))
     # The engine makes folders for volumes, and a file for the command.
     mounted = {*(volume.path for volume in session.volumes), inside.COMMAND_INSIDE}
-    files = told(_different(settings, session.container), {*of_packages, *mounted}, now.home)
+    files = described(_different(settings, session.container), {*of_packages, *mounted}, now.home)
     recipe = (*of_system(system, now.manager), *of_python(python))
     return HandMade(session.name, system, python, files, now.manager, recipe)
 
@@ -93,7 +93,7 @@ def _calls(*calls: tuple[str, Collection[str]]) -> tuple[str, ...]:
     return tuple(f"{call} {' '.join(map(quote, words))}" for call, words in calls if words)
 
 
-def told(different: Mapping[str, Collection[str]], of_packages: Collection[str], home: str) -> tuple[str, ...]:
+def described(different: Mapping[str, Collection[str]], of_packages: Collection[str], home: str) -> tuple[str, ...]:
     """The paths of `podman diff` that a person has to know of. Pure.
 
     Folders that changed only because of something inside are left out, and what belongs to packages.

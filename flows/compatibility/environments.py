@@ -104,7 +104,7 @@ def remake(engine: Engine, session: Session) -> tuple[Remade, ...]:
     return tuple(_remade(engine, session, place, until) for place in others if place.path not in twice)
 
 
-def told(remade: Sequence[Remade]) -> str:
+def summary(remade: Sequence[Remade]) -> str:
     """The same for their person, a line for each. Pure."""
     return "\n".join(on_a_line(str(environment)) for environment in remade)
 

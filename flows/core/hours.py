@@ -162,12 +162,12 @@ def spans(hours: Iterable[Hours], day: date, zone: ZoneInfo, of: Callable[[Hours
 
 def without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
     """The parts of spans that remain; both lists are in order, and none of them overlap."""
-    left = list(spans)
+    pending = list(spans)
     for begin, end in taken:
-        left = [
+        pending = [
             part
-            for first, last in left
+            for first, last in pending
             for part in ((first, min(last, begin)), (max(first, end), last))
             if part[0] < part[1]
         ]
-    return left
+    return pending

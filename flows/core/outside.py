@@ -267,10 +267,10 @@ def whole(answer: httpx.Response, size: int) -> Iterator[bytes]:
     announced = answer.headers.get("content-length", "")
     if announced.isdecimal() and len(announced) < 20 and int(announced) > size:
         raise TooLarge(size)
-    left = size
+    remaining = size
     for piece in _unpacked(answer):
-        left -= len(piece)
-        if left < 0:
+        remaining -= len(piece)
+        if remaining < 0:
             raise TooLarge(size)
         yield piece
 
@@ -321,10 +321,10 @@ def keep_deadlines(client: httpx.Client) -> None:
 
 def _left(timeout: float | None) -> float:
     """Seconds that one read, write or handshake may take."""
-    left = _deadline.get().at - monotonic()
-    if left <= 0:
+    remaining = _deadline.get().at - monotonic()
+    if remaining <= 0:
         raise httpcore.ReadTimeout("it took too long")
-    return left if timeout is None else min(left, timeout)
+    return remaining if timeout is None else min(remaining, timeout)
 
 
 class _Backend(httpcore.NetworkBackend):

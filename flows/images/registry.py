@@ -222,15 +222,15 @@ class Registry(Blobs):
     ) -> list[Any] | None:
         """A list with all its pages; none if the registry answers that there is no such list."""
         entries: list[Any] = []
-        page, seen, left = httpx.URL(self._base + first), set[httpx.URL](), LIST_BYTES
+        page, seen, remaining = httpx.URL(self._base + first), set[httpx.URL](), LIST_BYTES
         with outside.within(LONGER * self._seconds):
             while len(seen) < _MOST_PAGES:
                 seen.add(page)
-                answer = self._ask("GET", page, size=left)
+                answer = self._ask("GET", page, size=remaining)
                 if answer.status in no_list:
                     return None
                 self.expect(answer, 200)
-                left -= len(answer.content)
+                remaining -= len(answer.content)
                 some = self._listed(answer, name, belongs)
                 following = _NEXT.search(answer.headers.get("link", ""))
                 if following is None:

@@ -38,12 +38,12 @@ class Certificates:
         addresses, day = self._addresses, int(time.time() / _DAY)
         for name in self._shown.keys() - addresses.keys():
             del self._shown[name]
-        left = [name for name, address in addresses.items() if self._shown.get(name) != (address, day)]
-        left = [name for name in left if time.monotonic() >= self._not_before.get((name, addresses[name]), 0.0)]
-        if not left:
+        outdated = [name for name, address in addresses.items() if self._shown.get(name) != (address, day)]
+        outdated = [name for name in outdated if time.monotonic() >= self._not_before.get((name, addresses[name]), 0.0)]
+        if not outdated:
             return
         sessions = Sessions.open(self._settings, self._database)
-        newest = sorted(left, key=lambda name: -self._held.get(name, ("", 0.0))[1])
+        newest = sorted(outdated, key=lambda name: -self._held.get(name, ("", 0.0))[1])
         for name in newest[:_AT_ONCE]:
             if self._show(sessions, name, addresses[name]):
                 self._not_before.pop((name, addresses[name]), None)

@@ -76,7 +76,7 @@ def way(settings: Settings, person: str, *, host: str = "", port: int = 0) -> Wa
     return Way(jump, {name: key for name in entitlements.usable_by(person) if (key := ssh.host_key(name))})
 
 
-def told(host: str, port: int, key: str, keys: Mapping[str, str], authority: str = "") -> Way:
+def from_answer(host: str, port: int, key: str, keys: Mapping[str, str], authority: str = "") -> Way:
     """The way as another Refit tells it, whose words become lines of files here. Pure.
 
     Raises:

@@ -52,8 +52,8 @@ class Sandbox:
         key = etc / "host_key"
         if not key.exists():
             draft = etc / "draft"
-            for left in (draft, draft.with_suffix(".pub")):
-                left.unlink(missing_ok=True)
+            for file in (draft, draft.with_suffix(".pub")):
+                file.unlink(missing_ok=True)
             command.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "refit-jump", "-f", draft])
             command.run(["chmod", "0400", draft])
             command.run(["chown", f"{self.uid}:0", draft], root=True)

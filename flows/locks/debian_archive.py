@@ -142,10 +142,10 @@ class _Kept:
 
 def _shortened(stanzas: Stanzas) -> Iterator[bytes]:
     """Stanzas as a file, with those of their fields alone that are read here."""
-    left = _MOST_KEPT
+    remaining = _MOST_KEPT
     for stanza in stanzas:
         fields = b"\n".join(_FIELD.findall(stanza)) + b"\n\n"
-        if (left := left - len(fields)) < 0:
+        if (remaining := remaining - len(fields)) < 0:
             raise ArchiveError("The archive's list of packages is none.", why=f"It has more than {_MOST_KEPT} bytes.")
         yield fields
 
@@ -217,13 +217,13 @@ def _split(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _unpacked(file: IO[bytes]) -> Iterator[bytes]:
-    left, unpacker = _MOST_UNPACKED, lzma.LZMADecompressor(memlimit=_MOST_MEMORY)
-    while left > 0:
+    remaining, unpacker = _MOST_UNPACKED, lzma.LZMADecompressor(memlimit=_MOST_MEMORY)
+    while remaining > 0:
         packed = file.read(_CHUNK) if unpacker.needs_input else b""
         if unpacker.needs_input and not packed:
             raise lzma.LZMAError("it has no end")
         piece = unpacker.decompress(packed, _CHUNK)
-        left -= len(piece)
+        remaining -= len(piece)
         yield piece
         if unpacker.eof:
             return

@@ -258,7 +258,7 @@ class MoveExecutor:
     def _end(self, held: Lease, move: Move, end: End) -> Result:
         kept = next((entry.note for entry in self.journal.entries(move) if entry.code is Code.home_kept), "")
         advice = self._advice(move) if end.state is State.held else ""
-        message = self._told(move) if end.state is State.cleaned else ""
+        message = self._message(move) if end.state is State.cleaned else ""
         reason = "\n".join(filter(None, (end.reason, kept, advice, message)))
         damaged = end.state is State.held or bool(kept)
         ended = self.journal.end(held, move, end.state, reason, code=end.code, damaged=damaged)
@@ -269,7 +269,7 @@ class MoveExecutor:
         report(move.before.name, Shown.done if done else Shown.failed, message)
         return self.result(ended)
 
-    def _told(self, move: Move) -> str:
+    def _message(self, move: Move) -> str:
         """Where a rollback has left the home as it was before."""
         lines = (each.note for each in self.journal.entries(move) if each.step == StepName.revert and each.note)
         return next(lines, "")
@@ -294,11 +294,11 @@ class MoveExecutor:
     def _advice(self, move: Move) -> str:
         if move.before.owned_by:
             return f"Look at the {owner_of(move.before)}, then `refit migrate recover {move.before.name}`."
-        left = f"the containers {move.before.container} and {move.after.container}"
+        containers = f"the containers {move.before.container} and {move.after.container}"
         if self.sessions.homes.keeps_snapshots:
-            left += f" and the snapshot {self.sessions.homes.snapshot(move.before.name, move.id)}"
+            containers += f" and the snapshot {self.sessions.homes.snapshot(move.before.name, move.id)}"
         return (
-            f"Nothing was removed: {left} are as they were left. "
+            f"Nothing was removed: {containers} are as they were left. "
             f"Mend the cause, then `refit migrate recover {move.before.name}`."
         )
 

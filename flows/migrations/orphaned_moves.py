@@ -51,8 +51,8 @@ def end_abandoned(journal: Journal, carrier: Callable[[], MoveExecutor], at: dat
     Raises:
         RefitError: one could not be ended just now; the others were tried.
     """
-    left = [move for move in interrupted(journal) if left_away(journal.entries(move), at)]
-    return recover_all(carrier(), left) if left else ()
+    abandoned = [move for move in interrupted(journal) if left_away(journal.entries(move), at)]
+    return recover_all(carrier(), abandoned) if abandoned else ()
 
 
 class IngressReopener:

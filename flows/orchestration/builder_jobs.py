@@ -255,15 +255,15 @@ class JobWorker(OwnWorker, ABC):
         jobs = Jobs(load())
         while True:
             try:
-                left = runs(await anyio.to_thread.run_sync(jobs.all))
+                unfinished = runs(await anyio.to_thread.run_sync(jobs.all))
                 break
             except Exception as error:  # new Jobs are made all the same
                 self._logger.warning("The Jobs of builders can't be listed: %s", error)
                 await anyio.sleep(_PAUSE_SECONDS)
         async with anyio.create_task_group() as group:
-            for run in {*left} - self._followed:
+            for run in {*unfinished} - self._followed:
                 self._followed.add(run)
-                group.start_soon(self._adopted, jobs, left[run], run)
+                group.start_soon(self._adopted, jobs, unfinished[run], run)
 
     async def _adopted(self, jobs: Jobs, name: str, run: UUID) -> None:
         try:

@@ -273,9 +273,9 @@ def _already_published(planned: ReleasePlan, run: Run) -> dict[str, Published]:
 def _show_plan(planned: ReleasePlan, release: str) -> None:
     """The stages that are there and those that will be built, with a picture: an artifact of the run."""
     problems = {**planned.problems, **planned.unbuildable}
-    left = "".join(f"\n\n**{stem}** can't be built here: {in_markdown(why)}" for stem, why in problems.items())
+    unbuildable = "".join(f"\n\n**{stem}** can't be built here: {in_markdown(why)}" for stem, why in problems.items())
     create_markdown_artifact(
         key=f"plan-{release}",
         description=f"Plan of release {release}: what is there, and what is built",
-        markdown=f"{graph_drawing.explained(planned.graph, planned.plan)}{left}",
+        markdown=f"{graph_drawing.explained(planned.graph, planned.plan)}{unbuildable}",
     )

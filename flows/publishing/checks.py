@@ -249,7 +249,7 @@ def _look_at_files(image: str, before: tuple[Finding, ...], settings: Settings, 
         stdin=json.dumps(values),
         most=MOST_TOLD,
     )
-    report = _told(done, _FILES)
+    report = _parsed(done, _FILES)
     config = json.loads(command.run([*tools.podman(settings), "image", "inspect", image], root=True).stdout)[0]
     leaks = [*in_config({"config": config["Config"], "history": config["History"]}, values), *report.secrets]
     seconds = round(time.monotonic() - started, 2)
@@ -358,12 +358,12 @@ def _imports(name: str, distributions: Sequence[str], settings: Settings) -> tup
     argv = [*tools.podman(settings), "exec", "--interactive", name, *inside]
     limit = probe.IMPORT_SECONDS * (len(distributions) + 1)
     asked = json.dumps(list(distributions))
-    failures = _told(command.run(argv, root=True, stdin=asked, limit=limit, most=MOST_TOLD), _MODULES)
+    failures = _parsed(command.run(argv, root=True, stdin=asked, limit=limit, most=MOST_TOLD), _MODULES)
     problems = [printable(f"{name}: {problem}")[:MOST_SHOWN] for name, problem in failures.items()]
     return not problems, "\n".join(problems[:MOST_PROBLEMS]) or f"{len(distributions)} packages"
 
 
-def _told(done: command.Completed, kind: TypeAdapter[Shape]) -> Shape:
+def _parsed(done: command.Completed, kind: TypeAdapter[Shape]) -> Shape:
     """The report that a probe has printed.
 
     Raises:

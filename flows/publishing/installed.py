@@ -32,13 +32,13 @@ def finding(files: Mapping[str, bytes], installed: Mapping[str, str]) -> Finding
     locked = locks(files)
     absent = sorted(name for name in locked.keys() - installed.keys() if name.startswith(LOOKED_FOR))
     words = [
-        *(_told(name, version, locked.get(name)) for name, version in unlocked(locked, installed).items()),
+        *(_description(name, version, locked.get(name)) for name, version in unlocked(locked, installed).items()),
         *(f"{name} is locked, and not there" for name in absent),
     ]
     return Finding("packages", True, some(words, MOST_NAMED, "\n") or f"{len(installed)} packages, all as locked")
 
 
-def _told(name: str, version: str, locked: str | None) -> str:
+def _description(name: str, version: str, locked: str | None) -> str:
     return f"{name} is {version}, and locked as {locked}" if locked else f"{name} {version} is in no lock"
 
 

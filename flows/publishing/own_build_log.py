@@ -55,7 +55,7 @@ def written(settings: Settings, owner: str, bundle: str) -> Iterator[None]:
             with progress.listening(log.note):
                 yield
         except BaseException as error:
-            log.say(_told(error))
+            log.say(_last_line(error))
             for stage in sorted(log.failed):
                 log.say(_end_of(settings.folder("logs", "stages"), stage, bundle))
             raise
@@ -69,7 +69,7 @@ def problem_of(error: BaseException) -> str:
     return f"It was ended, or Refit failed ({type(error).__name__})."
 
 
-def _told(error: BaseException) -> str:
+def _last_line(error: BaseException) -> str:
     failed = "It failed: " if isinstance(error, RefitError) else ""
     return f"{now():%H:%M:%S} {failed}{problem_of(error)}"
 

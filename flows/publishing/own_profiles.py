@@ -317,15 +317,15 @@ class OwnProfiles:
                 if killed.ended is None:
                     killed.ended, killed.problem = killed.began, _KILLED
             used = sum(((other.ended or moment) - other.began).total_seconds() for other in builds)
-            left = 3600.0 * limits.hours_a_day - used
-            if left <= 0 or len(builds) >= limits.builds_a_day:
+            remaining = 3600.0 * limits.hours_a_day - used
+            if remaining <= 0 or len(builds) >= limits.builds_a_day:
                 raise LimitReached(
                     f"{owner} has built {len(builds)} times in 24 hours, {used / 3600:.1f} h together.",
                     why=f"{limits.builds_a_day} builds and {limits.hours_a_day:g} hours are the limit.",
                     hint="wait, or ask for more: `personal_builds` in settings.yaml.",
                 )
             rows.add(OwnBuildRow(id=build, bundle=bundle, owner=owner, began=moment, ended=None, problem=""))
-            return left
+            return remaining
 
         return build, write_rows(self.database, put)
 

@@ -211,7 +211,7 @@ def _release(night: ReleaseNight) -> Iterator[str]:
         yield _table(("new image", "size", "checked in", "what changed"), map(_image, night.news))
     if night.report:
         yield from _stages(night.report)
-        left, unbuildable, again = map(_told, (night.report.left, night.report.unbuildable, night.report.again))
+        left, unbuildable, again = map(_rows, (night.report.left, night.report.unbuildable, night.report.again))
         yield from (f"Nothing was done for {system}: {why}." for system, why in left)
         yield from (f"`{stem}` can't be built here: {why}" for stem, why in unbuildable)
         yield from (f"`{stem}` was resolved anew, and tried again: {why}" for stem, why in again)
@@ -251,7 +251,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
 
 
-def _told(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
+def _rows(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(name, in_markdown(why)) for name, why in reasons.items()]
 
 

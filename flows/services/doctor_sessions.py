@@ -71,12 +71,12 @@ def moves(settings: Settings) -> Iterable[Finding]:
         return
     try:
         journal = Journal(open_database(settings.database))
-        left = [move.before.name for move in interrupted(journal)]
+        sessions = [move.before.name for move in interrupted(journal)]
         held = [name for name, move in journal.latest().items() if move.state is State.held]
     except RefitError as error:
         yield Finding("database", False, f"{error.what} {error.why}".strip(), error.hint)
         return
-    yield judge_moves(left, held)
+    yield judge_moves(sessions, held)
 
 
 def judge_moves(interrupted: Sequence[str], held: Sequence[str]) -> Finding:

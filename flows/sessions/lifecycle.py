@@ -86,8 +86,8 @@ class Sessions(SessionAccess):
         """
         with self.store.hold(name, wait) as held:
             programs = self._settings.home / "running" / f"session-{check_name(name)}.{held.fence}"
-            for left in (programs.with_suffix(""), *programs.parent.glob(f"session-{name}.*")):
-                process_records.end_for_good(left)
+            for folder in (programs.with_suffix(""), *programs.parent.glob(f"session-{name}.*")):
+                process_records.end_for_good(folder)
             try:
                 with command.recorded(programs), fence.way_in(programs):
                     yield held

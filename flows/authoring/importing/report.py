@@ -94,10 +94,10 @@ class Adoption:
     def write_report(self) -> Path:
         """Write it all down beside the catalog, to be worked through; returns where."""
         file = self.catalog / REPORT
-        write_whole(file, "\n".join([*self._told(), ""]))
+        write_whole(file, "\n".join([*self._lines(), ""]))
         return file
 
-    def _told(self) -> Iterator[str]:
+    def _lines(self) -> Iterator[str]:
         imported = sum(not recipe.why for recipe in self.recipes)
         yield "# What was taken over from workbench-images"
         yield ""

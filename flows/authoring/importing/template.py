@@ -61,7 +61,7 @@ def carried(text: str, files: Collection[str] = ()) -> Carried:
             lines[step.line - 1 : step.last] = [replaced] + [""] * (step.last - step.line)
         elif step.name == "RUN" and not step.is_list:
             lines[step.line - 1] = _begun(lines[step.line - 1], step)
-    result.said += sorted(_told(text))
+    result.said += sorted(_notes(text))
     result.text = _whole(lines, steps)
     if len(result.text.encode(errors="replace")) > bounds.TEMPLATE:
         result.lacking.append((1, f"is more than {bounds.TEMPLATE // 1_000_000} MB as a template"))
@@ -148,7 +148,7 @@ def _lacks(step: Instruction, folders: Collection[str]) -> Iterator[str]:
                 yield f"copies {source}, which is not among its files: {quoted}"
 
 
-def _told(text: str) -> Iterator[tuple[int, str]]:
+def _notes(text: str) -> Iterator[tuple[int, str]]:
     """Notes for a person about the words of a snippet."""
     for step in instructions(text):
         for line, row in step.rows:

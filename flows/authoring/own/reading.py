@@ -38,7 +38,7 @@ def from_folder(folder: Path, uid: int) -> dict[str, bytes]:
     """
     asked = {"path": os.path.abspath(folder), "files": FILES, "size": SIZE, "depth": DEPTH}  # noqa: PTH100 - no links
     script = Path(read_folder.__file__).read_text(encoding="utf-8")
-    return _contents(_told_by(uid, ["-", json.dumps(asked)], script, "the program that reads a folder"))
+    return _contents(_output_of(uid, ["-", json.dumps(asked)], script, "the program that reads a folder"))
 
 
 def uid_of(owner: str) -> int:
@@ -64,13 +64,13 @@ def from_archive(stream: IO[bytes]) -> dict[str, bytes]:
     with TemporaryFile() as file:
         file.write(content)
         file.seek(0)
-        answer = _told_by(NOBODY, ["-c", script, asked], file, "the program that reads archives")
+        answer = _output_of(NOBODY, ["-c", script, asked], file, "the program that reads archives")
     if (broken := answer.get("broken")) is not None:
         raise RefitError("That is no archive of tar or zip.", why=str(broken), hint="`tar -C FOLDER -c .` makes one.")
     return _contents(answer)
 
 
-def _told_by(uid: int, words: list[str], stdin: str | IO[bytes], shown: str) -> dict[str, Any]:
+def _output_of(uid: int, words: list[str], stdin: str | IO[bytes], shown: str) -> dict[str, Any]:
     """Return the JSON that a program of the system's Python prints; it has the rights of this user, and no others."""
     python = [_PYTHON, "-I", "-S", *words]
     become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]

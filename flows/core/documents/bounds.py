@@ -68,13 +68,13 @@ def read_bytes(path: Path, limit: int, within: str = "") -> bytes:
     """
     opened = _open(path, within)
     try:
-        parts, left = [], limit + 1
-        while left > 0 and (part := os.read(opened, min(left, max(os.fstat(opened).st_size, 1 << 16) + 1))):
+        parts, remaining = [], limit + 1
+        while remaining > 0 and (part := os.read(opened, min(remaining, max(os.fstat(opened).st_size, 1 << 16) + 1))):
             parts.append(part)
-            left -= len(part)
+            remaining -= len(part)
     finally:
         os.close(opened)
-    if left <= 0:
+    if remaining <= 0:
         raise NotAFile(f"it has more than {limit / _MB:g} MB")
     return b"".join(parts)
 

@@ -75,22 +75,22 @@ def _read(feeds: Mapping[int, _Lines], over: int) -> None:
     looking = select.poll()
     for file in (*feeds, over):
         looking.register(file, select.POLLIN)
-    left, wait = set(feeds), None
+    pending, wait = set(feeds), None
     unread = sum(fcntl.fcntl(file, fcntl.F_GETPIPE_SZ) for file in feeds)
-    while left and unread > 0:
+    while pending and unread > 0:
         ready = {file for file, _ in looking.poll(wait)}
         if over in ready:
             looking.unregister(over)
             wait = 0
-        if wait == 0 and not ready & left:
+        if wait == 0 and not ready & pending:
             break
-        for file in ready & left:
+        for file in ready & pending:
             if chunk := os.read(file, _CHUNK):
                 feeds[file].feed(chunk)
                 unread -= len(chunk) if wait == 0 else 0
             else:
                 looking.unregister(file)
-                left.remove(file)
+                pending.remove(file)
     for lines in feeds.values():
         lines.end()
 

@@ -273,16 +273,16 @@ def again(attempt: Callable[[], object], look: Callable[[], object] = lambda: No
         ProgramFailed: of the last attempt, or at once where it ran out of time or nothing is to be started any more.
         RegistryError: as `look` says.
     """
-    left = len(_PAUSES)
+    pauses_left = len(_PAUSES)
 
     def attempt_and_look() -> None:
-        nonlocal left
+        nonlocal pauses_left
         try:
             attempt()
         except command.ProgramFailed as error:
-            if isinstance(error, command.CommandTimeout) or command.is_over() or not left:
+            if isinstance(error, command.CommandTimeout) or command.is_over() or not pauses_left:
                 raise
-            left -= 1
+            pauses_left -= 1
             look()
             logger.warning("%s failed; it is tried again", Path(error.argv[0]).name)
             raise _Again from error

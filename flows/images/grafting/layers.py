@@ -317,10 +317,10 @@ def compare(trees: Trees, repository: str, one: Manifest, other: Manifest) -> tu
     old_tree, new_tree = (trees.tree(repository, image) for image in (one, other))
     old, new = (trees.registry.config(repository, image) for image in (one, other))
     files = graft.differing(old_tree, new_tree)
-    return stages.differences(_told(old, old_tree, files), _told(new, new_tree, files))
+    return stages.differences(_contents_at(old, old_tree, files), _contents_at(new, new_tree, files))
 
 
-def _told(config: Config, tree: Tree, paths: Iterable[str]) -> dict[str, dict[str, str]]:
+def _contents_at(config: Config, tree: Tree, paths: Iterable[str]) -> dict[str, dict[str, str]]:
     """The compared parts of an image, as text."""
     outer = {name: value for name, value in config.items() if name not in ("config", "rootfs", "history")}
     inner = {f"config.{name}": value for name, value in config["config"].items()}

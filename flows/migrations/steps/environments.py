@@ -21,7 +21,7 @@ def remake(context: MoveContext, move: Move) -> str:
     if not remakes or not changes_python(move.before.profile, move.after.profile):
         return ""
     try:
-        return environments.told(environments.remake(context.sessions.engine, move.after))
+        return environments.summary(environments.remake(context.sessions.engine, move.after))
     except RefitError as error:
         return f"The environments of the home weren't made anew for another Python: {error.what}"
 

@@ -295,7 +295,7 @@ class Forward:
             self._sessions.engine.favour(move.after.container, False)
         self._part_with_former(move)
         title = shutdown_notice.title_after(move)
-        lost = packages.told(self._context.journal.entries(move))
+        lost = packages.missing_packages(self._context.journal.entries(move))
         message = shutdown_notice.reopen(self._sessions, move.after, self._context.ended(move), title, lost)
         if remade := environments.remake(self._context, move):
             message = shutdown_notice.tell(

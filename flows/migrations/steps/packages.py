@@ -50,7 +50,7 @@ def no_index(error: NoIndex) -> Deferred:
     return Deferred(f"its system packages can't be installed just now: {error.what}")
 
 
-def told(entries: tuple[Entry, ...]) -> str:
+def missing_packages(entries: tuple[Entry, ...]) -> str:
     """The packages that didn't come along, for the session's person; empty: all did. Pure."""
     data = [entry.data for entry in entries if (entry.step, entry.phase) == (StepName.create, Phase.done)]
     missing = json.loads(data[-1])["missing"] if data and data[-1] else {}

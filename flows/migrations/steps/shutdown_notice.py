@@ -96,7 +96,7 @@ def expect_pages(sessions: Sessions, session: Session, ended: Opened) -> None:
 
 def reopen(sessions: Sessions, session: Session, ended: Opened, title: str, more: str = "") -> str:
     """Open again what can be in a session that is back, and tell its person, `more` as well; returns what they read."""
-    message = _together(reopening.told(ended, Opened()), more)
+    message = _together(reopening.summary(ended, Opened()), more)
     with suppress(RefitError):
         if isinstance(pages := sessions.pages(session), Windows):
             pages.remove()
@@ -104,7 +104,7 @@ def reopen(sessions: Sessions, session: Session, ended: Opened, title: str, more
         return message
     with suppress(RefitError):  # it runs and is proven: that nobody could be told of it undoes nothing
         jupyter = sessions.jupyter(session)
-        if message := _together(reopening.told(ended, reopening.reopen(jupyter, ended)), more):
+        if message := _together(reopening.summary(ended, reopening.reopen(jupyter, ended)), more):
             jupyter.leave_notice("moved", title, message)
     return message
 

@@ -235,8 +235,8 @@ class Podman:
             except (OSError, ProgramFailed) as error:  # then the main program's SIGTERM has to do
                 logger.info("not every process in %s could be told to end: %s", container, error)
         if settle or not ended:
-            left = max(1, math.ceil(deadline - time.monotonic()))
-            self._podman("stop", "--ignore", "--time", str(left), container, limit=left + _QUICK)
+            remaining = max(1, math.ceil(deadline - time.monotonic()))
+            self._podman("stop", "--ignore", "--time", str(remaining), container, limit=remaining + _QUICK)
         self._slots.take(container)
 
     def childless(self, container: str) -> bool:
@@ -363,8 +363,8 @@ class Podman:
         """Take away what a killed Podman has left of a container that doesn't start; whether there was anything."""
         if reserved := _RESERVED.search(error.tail):
             # `podman start` was killed: its address stays reserved, and Podman never asks whether by itself.
-            left = [folder / reserved[1] for folder in self._networks.addresses()]
-            command.run(["rm", "-f", "--", *left], root=True)
+            files = [folder / reserved[1] for folder in self._networks.addresses()]
+            command.run(["rm", "-f", "--", *files], root=True)
             return True
         asked = ["container", "inspect", "--format", "{{.State.Status}}", container]
         if self._podman(*asked, accepted=(0, 125)).stdout.strip() in _CUT_SHORT:
@@ -380,8 +380,8 @@ class Podman:
         """
         # The exit file that conmon would have left: without it, 4.3.1 waits, or takes the container as "stopping".
         asked = self._podman("container", "inspect", "--format", "{{.Id}}", container).stdout
-        left = tools.runtime_folder(self._settings) / "tmp" / "exits" / asked.strip()
-        command.run(["sh", "-c", '[ -e "$1" ] || printf 137 >"$1"', "sh", left], root=True)
+        file = tools.runtime_folder(self._settings) / "tmp" / "exits" / asked.strip()
+        command.run(["sh", "-c", '[ -e "$1" ] || printf 137 >"$1"', "sh", file], root=True)
         self._podman("stop", "--ignore", "--time", "1", container, accepted=(0, 125))
         self._podman("container", "cleanup", container, accepted=(0, 125))
         self._dead.discard(container)

@@ -172,11 +172,11 @@ class Slots:
 
     def waits(self, pid: int, seconds: float) -> bool:
         """Whether what a container began waits for its home, or will within some seconds; `pid`: its first process."""
-        left = Path(f"/proc/{pid}/root/{WAITING}")
+        marker = Path(f"/proc/{pid}/root/{WAITING}")
         if os.geteuid() != 0:
-            looks = ["timeout", str(seconds), "sh", "-c", _UNTIL_THERE, "sh", str(left)]
+            looks = ["timeout", str(seconds), "sh", "-c", _UNTIL_THERE, "sh", str(marker)]
             return command.run(looks, root=True, accepted=(0, _TIMED_OUT)).exit_code == 0
-        return wait_until(left.exists, seconds=seconds, pause=_POLL_SECONDS)
+        return wait_until(marker.exists, seconds=seconds, pause=_POLL_SECONDS)
 
     def works(self) -> bool:
         """Whether what is bound into a slot appears in a container that runs: tried out once for each boot."""

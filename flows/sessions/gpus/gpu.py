@@ -136,7 +136,7 @@ def _free(gpus: Iterable[Gpu], taken: Iterable[Taken], share: int) -> dict[str, 
     held = {seat.gpu for seat in rest if not seat.session}
     count = Counter(seat.gpu for seat in rest)
     seats = {gpu.name: share - count[gpu.name] for gpu in gpus if gpu.name not in held}
-    return {name: left for name, left in seats.items() if left > 0}
+    return {name: free for name, free in seats.items() if free > 0}
 
 
 def _nodes(device: Mapping[str, Any]) -> dict[str, str]:

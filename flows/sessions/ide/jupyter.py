@@ -271,12 +271,12 @@ def output(replies: Iterator[dict[str, Any]]) -> str:
 
 
 def _replies(channel: Connection, request: str, deadline: float) -> Iterator[dict[str, Any]]:
-    left = FOREIGN_OUTPUT
-    while left > 0:
+    remaining = FOREIGN_OUTPUT
+    while remaining > 0:
         if (seconds := deadline - time.monotonic()) <= 0:
             raise TimeoutError
         told = channel.recv(timeout=seconds)
-        left -= len(told)
+        remaining -= len(told)
         message = json.loads(told)
         if message["parent_header"].get("msg_id") == request:
             yield message

@@ -105,7 +105,7 @@ def reopen(jupyter: Jupyter, ended: Opened) -> Opened:
     return Opened(tuple(documents), tuple(terminals))
 
 
-def told(ended: Opened, again: Opened) -> str:
+def summary(ended: Opened, again: Opened) -> str:
     """The programs that ended and those that were opened again, in words; empty: none ended. Pure."""
     every = [*map(str, ended.documents), *(f"the terminal {name}" for name in ended.terminals), *ended.programs]
     fresh = [*map(str, again.documents), *(f"the terminal {name}" for name in again.terminals)]

@@ -72,7 +72,7 @@ class Notebooks:
             owned_by=f"{self.kind}/{of.namespace}/{of.name}/{of.uid}",
         )
         runs = bool(image and current and current.digest == image.digest and not of.stopped)
-        return Owned(session, runs, trouble, _told(of))
+        return Owned(session, runs, trouble, _warning(of))
 
     def find(self, session: Session) -> Owned | None:
         """The same Notebook as it is now; none: it is gone."""
@@ -126,7 +126,7 @@ class Notebooks:
                 + (f"; Open Data Hub has it from the annotation {of.selection!r}." if of.selection else "."),
                 hint="let the image stream have Refit's image, or take the annotation away.",
             )
-        return _told(of)
+        return _warning(of)
 
     def put(self, before: Session, after: Session) -> None:
         """Patch the image; the controller ends the old Pod."""
@@ -163,13 +163,15 @@ class Notebooks:
                 raise SomebodyElse(f"Somebody else has given the {owner_of(session)} the image {of.image}.")
             if of.stopped:
                 raise Stopped(f"The {owner_of(session)} was stopped meanwhile.")
-            left = deadline - time.monotonic()
+            remaining = deadline - time.monotonic()
             self._free(cluster, of)
             is_up = partial(_is_up, session, of)
             with suppress(StillWaiting):
-                cluster.wait("pods", f"{name}-0", is_up, min(_ASK_SECONDS, max(left, 1.0)), f"{name}-0 doesn't run")
+                cluster.wait(
+                    "pods", f"{name}-0", is_up, min(_ASK_SECONDS, max(remaining, 1.0)), f"{name}-0 doesn't run"
+                )
                 return
-            if left <= 0:
+            if remaining <= 0:
                 raise RefitError(
                     f"The {owner_of(session)} doesn't run its image within {self._seconds:g} s.",
                     hint=f"see `kubectl --namespace {of.namespace} describe pod {name}-0`.",
@@ -228,7 +230,7 @@ def _is_up(session: Session, of: Notebook, document: Mapping[str, Any] | None) -
     return its.digest == session.image
 
 
-def _told(of: Notebook) -> str:
+def _warning(of: Notebook) -> str:
     notes = (
         f"its dashboard goes on to show {of.selection}" if of.selection else "",
         f"a change that waits for its next start comes along: {of.pending}" if of.pending else "",

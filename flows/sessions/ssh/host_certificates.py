@@ -88,8 +88,8 @@ class HostCertificates:
     def _make(self, key: Path) -> None:
         """The public one comes first: it is there when the private one is."""
         draft = key.with_name("draft")
-        for left in (draft, draft.with_suffix(".pub")):
-            left.unlink(missing_ok=True)
+        for file in (draft, draft.with_suffix(".pub")):
+            file.unlink(missing_ok=True)
         command.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "refit-authority", "-f", draft])
         draft.with_suffix(".pub").replace(key.with_suffix(".pub"))
         draft.replace(key)

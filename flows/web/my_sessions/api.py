@@ -131,12 +131,12 @@ async def upload(request: Request, context: VerbContext, verb: Verb, permit: Cal
 
 async def _passed_over(request: Request, most: int) -> None:
     """Read a body without keeping any of it, so that its sender hears the answer."""
-    left = most + _READ_BYTES
+    remaining = most + _READ_BYTES
     with suppress(TimeoutError):
         async with asyncio.timeout(BODY_SECONDS):
             async for piece in request.stream():
-                left -= len(piece)
-                if left < 0:
+                remaining -= len(piece)
+                if remaining < 0:
                     return
 
 

@@ -116,9 +116,9 @@ def test_the_script_writes_the_files_once_and_keeps_what_is_in_the_persons_own(t
 
 
 def test_another_refit_tells_keys_and_a_place_and_no_line_of_a_file() -> None:
-    told = client_files.told("host.example", 17903, str(BOBS), {"ada": f"{ADAS}\nHost *"})
+    told = client_files.from_answer("host.example", 17903, str(BOBS), {"ada": f"{ADAS}\nHost *"})
     assert told == client_files.Way(JumpHost("host.example", 17903, BOBS), {"ada": ADAS})
-    signed = client_files.told("host.example", 17903, str(BOBS), {}, f"{ADAS}\n@cert-authority *")
+    signed = client_files.from_answer("host.example", 17903, str(BOBS), {}, f"{ADAS}\n@cert-authority *")
     lines = signed.files()[client_files.KNOWN_HOSTS].splitlines()
     assert lines[1:] == [f"@cert-authority [*.refit]:2222 {ADAS.kind} {ADAS.body}"]
     wrong = [
@@ -136,4 +136,4 @@ def test_another_refit_tells_keys_and_a_place_and_no_line_of_a_file() -> None:
     ]
     for words in wrong:
         with pytest.raises(RefitError):
-            client_files.told(*words)
+            client_files.from_answer(*words)

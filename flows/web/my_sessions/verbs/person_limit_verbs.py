@@ -41,7 +41,7 @@ class Limits:
     homes: Homes
 
 
-def told(account: Account, homes: Homes) -> Limits:
+def limits_of(account: Account, homes: Homes) -> Limits:
     """The limits of a person, as the API has them. Pure."""
     each = (
         Limit(resource, _finite(account.total.of(resource)), _finite(account.allowed.of(resource)))
@@ -72,7 +72,7 @@ def _finite(amount: float) -> float | None:
 
 
 def _limits(context: VerbContext, caller: Caller, _: str, __: Nothing) -> Limits:
-    return told(context.allowance.account(caller.person), context.allowance.homes(caller.person))
+    return limits_of(context.allowance.account(caller.person), context.allowance.homes(caller.person))
 
 
 VERBS = (

@@ -79,10 +79,10 @@ def _move(context: VerbContext, caller: Caller, name: str, _: Nothing) -> MySess
 
 def _moved(context: VerbContext, name: str, changes: str) -> str:
     [line] = SessionPlanner(context.settings).plan([name], "")
-    return told(MoveExecutor.open(context.settings).carry_out(line, changes))
+    return outcome_sentence(MoveExecutor.open(context.settings).carry_out(line, changes))
 
 
-def told(result: Result) -> str:
+def outcome_sentence(result: Result) -> str:
     """The outcome of a move, for its owner.
 
     Raises:

@@ -66,8 +66,11 @@ def test_a_package_that_is_gone_keeps_a_session_until_its_deadline(
     done = packages.replay(given, move(consent))
     assert done.note == "installed again: tree; not installed again: htop (Unable to locate package htop)"
     entries = (Entry(StepName.create, Phase.done, done.note, data=done.data),)
-    assert packages.told(entries) == "System packages that this image can't have: htop (Unable to locate package htop)."
-    assert packages.told(()) == packages.told((Entry(StepName.create, Phase.done),)) == ""
+    assert (
+        packages.missing_packages(entries)
+        == "System packages that this image can't have: htop (Unable to locate package htop)."
+    )
+    assert packages.missing_packages(()) == packages.missing_packages((Entry(StepName.create, Phase.done),)) == ""
 
 
 @pytest.mark.parametrize("missing", [*MissingPackages])

@@ -20,7 +20,7 @@ from flows.sessions.activity import supervise
 from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.hook import NOT_NOW, PROOF, ask, disproof, meaning
 from flows.sessions.engine import Engine
-from flows.sessions.ide.reopening import Document, Opened, look, told
+from flows.sessions.ide.reopening import Document, Opened, look, summary
 from flows.sessions.model import Session
 from tests.support.waiting import PATIENCE
 
@@ -29,11 +29,11 @@ ENDED = Opened((NOTEBOOK,), ("1",), ("sleep 600, pid 17",))
 
 
 def test_what_ended_and_what_is_open_again_is_told() -> None:
-    assert told(ENDED, Opened((NOTEBOOK,), ("1",))).splitlines() == [
+    assert summary(ENDED, Opened((NOTEBOOK,), ("1",))).splitlines() == [
         "Ended: the kernel python3 of work/a.ipynb; the terminal 1; sleep 600, pid 17.",
         "Opened again, and empty: the kernel python3 of work/a.ipynb; the terminal 1.",
     ]
-    assert told(Opened(), Opened()) == ""
+    assert summary(Opened(), Opened()) == ""
 
 
 def test_the_kernel_of_a_document_is_named_once() -> None:
@@ -45,7 +45,7 @@ def test_the_kernel_of_a_document_is_named_once() -> None:
         Evidence(Verdict.state, "kernel python3 34cd may hold something", ends=True, kernel="34cd"),
         Evidence(Verdict.busy, "sleep 600, pid 8", ends=True),
     ]
-    assert told(look(engine, session, running), Opened()) == (
+    assert summary(look(engine, session, running), Opened()) == (
         "Ended: the kernel python3 of work/a.ipynb; kernel python3 34cd may hold something; sleep 600, pid 8."
     )
 

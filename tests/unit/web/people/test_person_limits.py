@@ -73,7 +73,7 @@ def test_sessions_of_others_and_what_is_stopped_take_nothing(make: Make) -> None
     add(allowance, "notes", "ada", runs=False)
     add(allowance, "eve", "eve")
     add(allowance, "shell", "")
-    told = person_limit_verbs.told(allowance.account("ada"), allowance.homes("ada"))
+    told = person_limit_verbs.limits_of(allowance.account("ada"), allowance.homes("ada"))
     assert told.homes == Homes(2, 0, None) and "home" not in told.text  # homes in folders have no limit
     assert [(one.resource.value, one.used, one.allowed) for one in told.limits] == [
         ("sessions", 2, None),
