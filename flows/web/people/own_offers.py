@@ -70,10 +70,17 @@ def offers_to(settings: Settings, person: str, groups: Collection[str]) -> tuple
     mine = [own for own in OwnProfiles(database).all() if own.may_be_started_by(person, groups)]
     if not mine:
         return ()
-    catalog, names = load.load_catalog(settings.catalog), [(own.profile, own.release) for own in mine]
+    catalog = load.load_catalog(settings.catalog)
+    mine = [own for own in mine if not has(catalog, own.profile)]
+    names = [(own.profile, own.release) for own in mine]
     images = newest_images(names, Registry(settings), settings, database)
     ordered = sorted(mine, key=lambda own: (own.owner != person, own.profile))
     return tuple(offer_of(own, images.get((own.profile, own.release)), catalog) for own in ordered)
+
+
+def has(catalog: Catalog, profile: str) -> bool:
+    """Whether the catalog has a profile of this name: it comes before that of a person. Pure."""
+    return any(one.stem == profile for release in catalog.releases.values() for one in release.profiles)
 
 
 def offer_of(own: OwnProfile, image: Image | Refusal | None, catalog: Catalog) -> Offer:

@@ -29,6 +29,7 @@ from flows.sessions.overview import Status
 from flows.sessions.wishes import PreferenceStore
 from flows.web.people import names
 from flows.web.people.action_records import ActionRecords, Service
+from flows.web.people.own_offers import has
 from flows.web.people.person_limits import Allowance
 
 # Seconds. The Hub asks for each server by itself, and Podman answers for all at once.
@@ -223,8 +224,7 @@ class Servers:
             UnknownName: there is none.
         """
         catalog = load.load_catalog(self._settings.catalog)
-        shipped = any(one.stem == choice.profile for release in catalog.releases.values() for one in release.profiles)
-        own = None if shipped else OwnProfiles(self._database).find(choice.profile)
+        own = None if has(catalog, choice.profile) else OwnProfiles(self._database).find(choice.profile)
         if own and own.may_be_started_by(person, self.allowance.groups_of(person, groups)):
             return described(self._settings, own)
         return successors.current(catalog, choice.release, choice.profile, now().date())

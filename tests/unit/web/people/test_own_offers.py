@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from flows.core.database import now, open_database
 from flows.core.settings import Settings
 from flows.core.settings.personal_builds import PersonalBuilds
+from flows.migrations.start_sessions import named
 from flows.publishing.own_profiles import OfferedTo, OwnProfile, OwnProfiles
 from flows.sessions.people.entitlements import Account, Rights
-from flows.web.people.own_offers import end_over, ended, packages_of
+from flows.web.people import own_offers
+from flows.web.people.own_offers import end_over, ended, offers_to, packages_of
+from flows.web.people.servers import Servers, Wanted
+from tests.support.machine import ROOT
 
 FILES = {
     "display.txt": b"Tools\n",
@@ -66,3 +72,25 @@ def test_offers_that_ended_stay_ended_when_their_owner_comes_back(settings: Sett
         assert (records.get("mine").offered, records.get("mine").people) == ((), ("kai",))
     end_over(records, Rights({}), frozenset({"kai"}))
     assert records.offered() == ()
+
+
+def test_a_profile_of_the_catalog_comes_before_one_of_its_name_that_a_person_had(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, asked = settings.model_copy(update={"catalog": ROOT}), list[tuple[str, str]]()
+
+    def images(names: Sequence[tuple[str, str]], *_: object) -> dict[tuple[str, str], object]:
+        asked.extend(names)
+        return {}
+
+    monkeypatch.setattr(own_offers, "newest_images", images)
+    records = OwnProfiles(open_database(own.database))
+    for bundle in ("mine", "minimal"):
+        taken = OwnProfile(bundle, "ada", f"jupyter-{bundle}-deb12-py311", "2026a", FILES, (), now())
+        records.take(taken, PersonalBuilds())
+    assert [offer.profile for offer in offers_to(own, "ada", ())] == ["jupyter-mine-deb12-py311"]
+    assert asked == [("jupyter-mine-deb12-py311", "2026a")]
+    described = Servers(own)._profile("ada", Wanted("jupyter-minimal-deb12-py311", "2026a"), ())
+    assert not described.bundle.owner
+    assert named(own, "2026a", "jupyter-minimal-deb12-py311").bundle.owner == ""
+    assert named(own, "2026a", "jupyter-mine-deb12-py311").bundle.owner == "ada"
