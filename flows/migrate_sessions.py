@@ -57,21 +57,21 @@ def move_wave(
 
     A task is a part, not a session: Prefect's cost per task run must not grow with the number of sessions.
     """
-    logger, carrier, differences = get_run_logger(), MoveExecutor.open(settings), _Differences(settings)
+    logger, executor, differences = get_run_logger(), MoveExecutor.open(settings), _Differences(settings)
 
     def move(decision: Decision) -> Result:
         if doubt := doubts.about(decision):
             return replace(foreseen(decision), reason=doubt)
         try:
             packages = differences(decision.old, decision.new) if decision.action is Action.migrate else ""
-            result = carrier.carry_out(decision, packages)
+            result = executor.carry_out(decision, packages)
         except RefitError as error:
             result = replace(foreseen(decision), state=State.skipped, reason=error.what, error=str(error))
         doubts.note(decision, result)
         logger.info("%s: %s %s", result.session, result.state, result.reason)
         return result
 
-    return side_by_side(decisions, move, _caps(carrier, settings), partial(_elsewhere, carrier), carrier.leaving)
+    return side_by_side(decisions, move, _limits(executor, settings), partial(_elsewhere, executor), executor.leaving)
 
 
 def _at_once(settings: Settings, most: int) -> int:
@@ -80,9 +80,9 @@ def _at_once(settings: Settings, most: int) -> int:
     return min(cap for cap in (most, caps.rollout, caps.host) if cap)
 
 
-def _caps(carrier: MoveExecutor, settings: Settings) -> ConcurrencyLimits:
+def _limits(executor: MoveExecutor, settings: Settings) -> ConcurrencyLimits:
     """How many sessions may be away at the same time, of an owner and of a profile, too."""
-    store, policy = carrier.sessions.store, settings.migration.unavailable
+    store, policy = executor.sessions.store, settings.migration.unavailable
     each = {kind: cap for kind, cap in (("owner", policy.owner), ("profile", policy.profile)) if cap}
     wishes = PreferenceStore(store.database).all() if policy.owner else {}
     profiles = {session.name: session.profile for session in store.sessions()} if policy.profile else {}
@@ -90,13 +90,13 @@ def _caps(carrier: MoveExecutor, settings: Settings) -> ConcurrencyLimits:
     def shared(name: str) -> tuple[Shared, ...]:
         return ("owner", wishes.get(name, UpdatePreferences()).owner), ("profile", profiles.get(name, ""))
 
-    return ConcurrencyLimits(_at_once(settings, carrier.sessions.engine.at_once), each, shared)
+    return ConcurrencyLimits(_at_once(settings, executor.sessions.engine.at_once), each, shared)
 
 
-def _elsewhere(carrier: MoveExecutor, here: Collection[str]) -> frozenset[str]:
+def _elsewhere(executor: MoveExecutor, here: Collection[str]) -> frozenset[str]:
     """The sessions that other runs move just now."""
-    leased = held(carrier.journal.database, "session ", besides={f"session {name}" for name in here})
-    return frozenset(filter(carrier.journal.unfinished, (name.removeprefix("session ") for name in leased)))
+    leased = held(executor.journal.database, "session ", besides={f"session {name}" for name in here})
+    return frozenset(filter(executor.journal.unfinished, (name.removeprefix("session ") for name in leased)))
 
 
 @flow(name="migrate-sessions", flow_run_name="migrate sessions")
@@ -151,16 +151,16 @@ def _left_to_another_run(planning: SessionPlanner, to: str) -> tuple[Result, ...
 
 def _recovered(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ...]]:
     """The results of moves of killed runs, and those that can't be recovered just now."""
-    carrier, logger = MoveExecutor.open(settings), get_run_logger()
-    for name in remove_killed(carrier.sessions):
+    executor, logger = MoveExecutor.open(settings), get_run_logger()
+    for name in remove_killed(executor.sessions):
         logger.warning("%s was to begin with a copy that is incomplete; it is removed", name)
     try:
-        return recover_all(carrier), ()
+        return recover_all(executor), ()
     except NotRecovered as error:
         for name, problem in error.problems.items():
             logger.warning("the move of %s can't be recovered: %s", name, problem)
-        moves = {name: carrier.journal.last(name) for name in error.problems}
-        stuck = (replace(carrier.result(move), error=error.problems[name]) for name, move in moves.items() if move)
+        moves = {name: executor.journal.last(name) for name in error.problems}
+        stuck = (replace(executor.result(move), error=error.problems[name]) for name, move in moves.items() if move)
         return error.results, tuple(stuck)
 
 
@@ -170,7 +170,7 @@ class _Migration:
     def __init__(self, planning: SessionPlanner, to: str, settings: Settings) -> None:
         self._planning, self._to, self._settings, self._logger = planning, to, settings, get_run_logger()
         self._waiting: Sequence[Decision] = ()
-        self._teller = Notifier(
+        self._notifier = Notifier(
             settings,
             planning.sessions,
             planning.database,
@@ -197,14 +197,14 @@ class _Migration:
 
     def hear(self) -> None:
         """Let what owners have answered on their pages come into the database."""
-        if answered := self._teller.hear(self._waiting):
+        if answered := self._notifier.hear(self._waiting):
             self._logger.info("the owners of %s have answered", ", ".join(answered))
 
     def rest(self, decisions: Sequence[Decision], until: datetime | None) -> None:
         own = self._planning.of_refit(decisions)
         self._waiting = own
-        if problem := self._teller.tell(own):
-            self._logger.info("told the owners of %s", ", ".join(problem))
+        if notified := self._notifier.tell(own):
+            self._logger.info("told the owners of %s", ", ".join(notified))
         self.hear()
         self._report()
         if until:
@@ -285,13 +285,13 @@ def recover_migrations(held: str = "") -> tuple[Result, ...]:
         held: Name of a session whose last move is held: try to end that, too.
     """
     settings = load_settings()
-    carrier = MoveExecutor.open(settings)
-    reopened = reopen(carrier, held) if held else None
+    executor = MoveExecutor.open(settings)
+    reopened = reopen(executor, held) if held else None
     results: tuple[Result, ...] = (reopened,) if reopened else ()
-    remove_killed(carrier.sessions)
+    remove_killed(executor.sessions)
     problem: NotRecovered | None = None
     try:
-        results += recover_all(carrier)
+        results += recover_all(executor)
     except NotRecovered as error:
         results, problem = results + error.results, error
     _show(results)

@@ -82,9 +82,9 @@ def _of_rollouts(facts: Facts) -> Iterator[Metric]:
         labels = (rollout.profile, rollout.release, rollout.image)
         begun.add_metric((*labels, rollout.way), rollout.begun.timestamp())
         if rollout.way in ("running", "paused"):
-            moves = on_it[labels]
-            moved.add_metric((*labels, "true"), moves)
-            moved.add_metric((*labels, "false"), everybody[labels[:2]] - moves)
+            on_image = on_it[labels]
+            moved.add_metric((*labels, "true"), on_image)
+            moved.add_metric((*labels, "false"), everybody[labels[:2]] - on_image)
     yield begun
     yield moved
 

@@ -80,7 +80,7 @@ class MoveExecutor:
 
     @classmethod
     def open(cls, settings: Settings) -> MoveExecutor:
-        """A carrier for the sessions of these settings."""
+        """The executor for the sessions of these settings."""
         database = open_database(settings.database)
         return cls(settings, Sessions.open(settings, database), Journal(database))
 
@@ -258,8 +258,8 @@ class MoveExecutor:
     def _end(self, held: Lease, move: Move, end: End) -> Result:
         kept = next((entry.note for entry in self.journal.entries(move) if entry.code is Code.home_kept), "")
         advice = self._advice(move) if end.state is State.held else ""
-        message = self._message(move) if end.state is State.cleaned else ""
-        reason = "\n".join(filter(None, (end.reason, kept, advice, message)))
+        restored = self._restored_home(move) if end.state is State.cleaned else ""
+        reason = "\n".join(filter(None, (end.reason, kept, advice, restored)))
         damaged = end.state is State.held or bool(kept)
         ended = self.journal.end(held, move, end.state, reason, code=end.code, damaged=damaged)
         if (move.before.gpus or move.after.gpus) and end.state is not State.held:
@@ -269,7 +269,7 @@ class MoveExecutor:
         report(move.before.name, Shown.done if done else Shown.failed, message)
         return self.result(ended)
 
-    def _message(self, move: Move) -> str:
+    def _restored_home(self, move: Move) -> str:
         """Where a rollback has left the home as it was before."""
         lines = (each.note for each in self.journal.entries(move) if each.step == StepName.revert and each.note)
         return next(lines, "")

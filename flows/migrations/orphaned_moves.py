@@ -45,14 +45,14 @@ def left_away(entries: Sequence[Entry], at: datetime) -> bool:
     return stopped and at - last > PATIENCE
 
 
-def end_abandoned(journal: Journal, carrier: Callable[[], MoveExecutor], at: datetime) -> tuple[Result, ...]:
+def end_abandoned(journal: Journal, executor: Callable[[], MoveExecutor], at: datetime) -> tuple[Result, ...]:
     """End the moves that have left their sessions away, forwards or backwards; those of others wait for the next run.
 
     Raises:
         RefitError: one could not be ended just now; the others were tried.
     """
     abandoned = [move for move in interrupted(journal) if left_away(journal.entries(move), at)]
-    return recover_all(carrier(), abandoned) if abandoned else ()
+    return recover_all(executor(), abandoned) if abandoned else ()
 
 
 class IngressReopener:

@@ -115,10 +115,10 @@ def start_session(settings: Settings, name: str) -> tuple[Session, Result | None
         UnknownName: there is no such session.
         RefitError: it doesn't get ready, or a move of it is not finished.
     """
-    carrier = MoveExecutor.open(settings)
-    result = _moved(settings, carrier, name)
-    session = carrier.sessions.start(name)
-    remove_called_off(carrier.sessions, History(carrier.journal.database), session)
+    executor = MoveExecutor.open(settings)
+    result = _moved(settings, executor, name)
+    session = executor.sessions.start(name)
+    remove_called_off(executor.sessions, History(executor.journal.database), session)
     return session, result
 
 
@@ -147,20 +147,20 @@ def start_all(settings: Settings) -> Mapping[str, str]:
     Returns:
         Why a session can't be started, by its name.
     """
-    carrier = MoveExecutor.open(settings)
-    moves = {move.before.name for move in carrier.journal.unfinished()}
+    executor = MoveExecutor.open(settings)
+    moves = {move.before.name for move in executor.journal.unfinished()}
     down = {
         status.session.name
-        for status in carrier.sessions.all()
+        for status in executor.sessions.all()
         if status.should_run and status.running is not Running.running
     }
-    problems = bring(settings, carrier, sorted(moves | down), within=carrier.leaving())
+    problems = bring(settings, executor, sorted(moves | down), within=executor.leaving())
     return {name: problem for name, problem in problems.items() if problem}
 
 
 def bring(
     settings: Settings,
-    carrier: MoveExecutor,
+    executor: MoveExecutor,
     names: Sequence[str],
     within: AbstractContextManager[object] | None = None,
 ) -> Mapping[str, str]:
@@ -168,25 +168,25 @@ def bring(
 
     Args:
         settings: those in force.
-        carrier: of moves.
+        executor: of moves.
         names: of the sessions.
         within: entered while they are started.
 
     Returns:
         why a session isn't where it ought to be, by its name; empty: it is.
     """
-    moves = {move.before.name: move for move in carrier.journal.unfinished()} if names else {}
-    brought = partial(_brought, settings, carrier, moves)
-    return each(brought, names, carrier.sessions.engine.at_once, within=within)
+    moves = {move.before.name: move for move in executor.journal.unfinished()} if names else {}
+    brought = partial(_brought, settings, executor, moves)
+    return each(brought, names, executor.sessions.engine.at_once, within=within)
 
 
-def _brought(settings: Settings, carrier: MoveExecutor, moves: Mapping[str, Move], name: str) -> str:
+def _brought(settings: Settings, executor: MoveExecutor, moves: Mapping[str, Move], name: str) -> str:
     """Why a session can't be brought to where it ought to be; empty: it is there."""
     try:
         if name in moves:
-            recover(carrier, moves[name])
-        session, should_run = carrier.sessions.store.find(name) or (None, False)
-        if session and should_run and carrier.sessions.running(session) is not Running.running:
+            recover(executor, moves[name])
+        session, should_run = executor.sessions.store.find(name) or (None, False)
+        if session and should_run and executor.sessions.running(session) is not Running.running:
             start_session(settings, name)
     except RefitError as error:
         return str(error)
@@ -196,14 +196,14 @@ def _brought(settings: Settings, carrier: MoveExecutor, moves: Mapping[str, Move
     return ""
 
 
-def _moved(settings: Settings, carrier: MoveExecutor, name: str) -> Result | None:
-    carrier.sessions.store.session(name)
+def _moved(settings: Settings, executor: MoveExecutor, name: str) -> Result | None:
+    executor.sessions.store.session(name)
     try:
         decision = SessionPlanner(settings).at_start(name)
         if decision is None:
             return None
-        carrier.sessions.store.want(name, True)
-        return carrier.carry_out(decision)
+        executor.sessions.store.want(name, True)
+        return executor.carry_out(decision)
     except RefitError as error:
         logger.warning("%s keeps its image: %s", name, error)
         return None

@@ -140,11 +140,13 @@ def test_what_was_installed_by_hand_comes_along_if_its_owner_wants_it(
     packages = sessions.execute(NAME, ["dpkg-query", "--show", "tree"])
     new = light(shared, registry, base, "replayed")
     PreferenceStore(open_database(settings.database)).change(NAME, NAME, replay=True)
-    carrier = MoveExecutor.open(settings)
-    result = carrier.carry_out(to(sessions, NAME, new))
+    executor = MoveExecutor.open(settings)
+    result = executor.carry_out(to(sessions, NAME, new))
     assert result.moved, result.reason
     assert sessions.execute(NAME, ["dpkg-query", "--show", "tree"]) == packages
-    (note,) = (e.note for e in carrier.journal.entries(carrier.journal.latest()[NAME]) if e.note and e.step == "create")
+    (note,) = (
+        e.note for e in executor.journal.entries(executor.journal.latest()[NAME]) if e.note and e.step == "create"
+    )
     assert note == "installed again: tree"
     moved = sessions.store.session(NAME)
     assert hand_made(settings, sessions.engine, moved).system.added.keys() == {"tree"}  # and so to the next one, too

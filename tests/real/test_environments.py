@@ -78,10 +78,14 @@ def session(sessions: Sessions, shared: Settings, registry: Registry, base: Buil
 def test_an_environment_is_made_anew_of_what_was_asked_for_and_the_rest_is_told(
     sessions: Sessions, session: Session, settings: Settings, shared: Settings, registry: Registry, base: Built
 ) -> None:
-    carrier, image = MoveExecutor.open(settings), light(shared, registry, base, "of another Python")
-    result = carrier.carry_out(to(sessions, NAME, image), "", lambda s: replace(s, profile="light-minimal-deb12-py311"))
+    executor, image = MoveExecutor.open(settings), light(shared, registry, base, "of another Python")
+    result = executor.carry_out(
+        to(sessions, NAME, image), "", lambda s: replace(s, profile="light-minimal-deb12-py311")
+    )
     assert result.moved, result.reason
-    (told,) = (e.note for e in carrier.journal.entries(carrier.journal.latest()[NAME]) if e.step == "clean" and e.note)
+    (told,) = (
+        e.note for e in executor.journal.entries(executor.journal.latest()[NAME]) if e.step == "clean" and e.note
+    )
     assert "The environment project/.venv was made anew: 1 of 3 packages are there again; not there: wasp (" in told
     assert "own (it came from git+https://example.org/own)" in told
     assert "The old one is project/.venv.python3.10." in told

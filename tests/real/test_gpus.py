@@ -42,14 +42,14 @@ PROFILE = ("light-minimal-deb12-py311", "2026a")
 
 @dataclass(frozen=True)
 class Scene:
-    carrier: MoveExecutor
+    executor: MoveExecutor
     settings: Settings
     old: str
     new: str
     nodes: tuple[Path, ...]
 
     def create(self, name: str) -> Session:
-        return self.carrier.sessions.create(name, *PROFILE, self.old, LIGHT, resources=ONE)
+        return self.executor.sessions.create(name, *PROFILE, self.old, LIGHT, resources=ONE)
 
 
 @pytest.fixture
@@ -99,21 +99,21 @@ def scene(
 def test_f09_a_gpu_stays_with_its_session_while_it_moves_and_others_wait(
     scene: Scene, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    carrier, sessions = scene.carrier, scene.carrier.sessions
+    executor, sessions = scene.executor, scene.executor.sessions
     ana, ben = scene.create("ana"), scene.create("ben")
     assert (ana.devices, ben.devices) == ((f"{kind}=0",), (f"{kind}=1",))
     assert sessions.execute("ana", ["sh", "-c", MEMORY]) == "512000000\n"
     with pytest.raises(NoGpu, match="session ana"):
         scene.create("cyd")
 
-    result = carrier.carry_out(to(sessions, "ana", scene.new))
+    result = executor.carry_out(to(sessions, "ana", scene.new))
     assert result.state is State.cleaned, result
     ana = sessions.store.session("ana")
     assert ana.devices == (f"{kind}=0",)
-    check_nothing_is_left(scene.settings, sessions, carrier.journal, "ana")
+    check_nothing_is_left(scene.settings, sessions, executor.journal, "ana")
 
     # Somebody who asks nobody takes it between stop and start.
-    perform, outsiders = carrier.steps.perform, []
+    perform, outsiders = executor.steps.perform, []
 
     def taken(name: StepName, move: Move) -> Outcome:
         if name is StepName.snapshot:
@@ -122,15 +122,15 @@ def test_f09_a_gpu_stays_with_its_session_while_it_moves_and_others_wait(
 
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(carrier.steps, "perform", taken)
-            result = carrier.carry_out(to(sessions, "ana", scene.old))
+            patched.setattr(executor.steps, "perform", taken)
+            result = executor.carry_out(to(sessions, "ana", scene.old))
     finally:
         for outsider in outsiders:
             outsider.kill()
             outsider.wait()
     assert result.state is State.rolled_back and "sleep, pid" in result.reason, result
     assert sessions.store.session("ana") == ana
-    check_nothing_is_left(scene.settings, sessions, carrier.journal, "ana")
+    check_nothing_is_left(scene.settings, sessions, executor.journal, "ana")
 
     with pytest.raises(RefitError, match="runs"):
         release_gpus(sessions, "ana")
@@ -145,7 +145,7 @@ def test_f09_a_gpu_stays_with_its_session_while_it_moves_and_others_wait(
         sessions.start("ben")
 
     # As one of another profile it needs none any more, and gives its own back once it has moved.
-    result = carrier.carry_out(to(sessions, "ana", scene.old), becomes=lambda after: replace(after, gpus=0))
+    result = executor.carry_out(to(sessions, "ana", scene.old), becomes=lambda after: replace(after, gpus=0))
     assert result.state is State.cleaned and not sessions.store.session("ana").devices
     assert sessions.start("ben").devices == (f"{kind}=1",)
 
@@ -154,5 +154,5 @@ def test_f09_a_gpu_stays_with_its_session_while_it_moves_and_others_wait(
     sessions.gpus.hold(f"{kind}=0", by="root", why="a porterbox")
     with pytest.raises(RefitError, match="can't be moved: it waits for a GPU"):
         SessionPlanner(scene.settings).plan(["cyd"], scene.new)
-    result = carrier.carry_out(to(sessions, "cyd", scene.new))
+    result = executor.carry_out(to(sessions, "cyd", scene.new))
     assert result.state is State.skipped and "porterbox" in result.reason

@@ -221,9 +221,9 @@ def test_where_a_person_may_have_worked_the_snapshot_is_offered_and_the_home_lef
     home = scene.home
     waits = "{ (until [ -e ~/let-in ]; do sleep 0.1; done; rm -rf project; kill 1) & }"
     policy = RolloutPolicy(rehearse=False, watch_seconds=60)
-    carrier = MoveExecutor.open(scene.settings.model_copy(update={"migration": policy, "ready_timeout_seconds": 60.0}))
+    executor = MoveExecutor.open(scene.settings.model_copy(update={"migration": policy, "ready_timeout_seconds": 60.0}))
     with ThreadPoolExecutor() as pool:
-        moved = pool.submit(carry_out, carrier, to(scene.sessions, NAME, scene.image("deletes-later", waits)))
+        moved = pool.submit(carry_out, executor, to(scene.sessions, NAME, scene.image("deletes-later", waits)))
         wait_until(lambda: moved.done() or lets_people_in(scene))
         assert not moved.done(), moved.result().reason
         container = scene.journal.latest()[NAME].after.container

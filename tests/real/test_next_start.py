@@ -105,11 +105,11 @@ def test_the_hook_of_a_session_says_not_now_and_hears_of_what_it_cant_stop(scene
     script = f"mkdir -p {HOOK.rpartition('/')[0]} && cat >{HOOK} && chmod +x {HOOK}"
     hook = '#!/bin/sh\necho "$1" >>asked\n[ "$1" = now ] || { echo "training ends at 18:00"; exit 75; }\n'
     scene.sessions.execute(NAME, ["sh", "-c", script], stdin=hook)
-    carrier = MoveExecutor.open(scene.settings)
-    result = carrier.carry_out(to(scene.sessions, NAME, new))
+    executor = MoveExecutor.open(scene.settings)
+    result = executor.carry_out(to(scene.sessions, NAME, new))
     assert result.state is State.deferred and result.reason.endswith("says not now: training ends at 18:00")
     assert scene.image_now == old
-    agreed = carrier.carry_out(replace(to(scene.sessions, NAME, new), agreed=True))
+    agreed = executor.carry_out(replace(to(scene.sessions, NAME, new), agreed=True))
     assert agreed.moved, agreed.reason
     assert scene.sessions.execute(NAME, ["cat", "asked"]).split() == ["whether", "now", "now"]
 
@@ -120,12 +120,12 @@ def test_the_hook_of_a_session_has_the_last_word_on_its_new_image(scene: Scene) 
     hook = '#!/bin/sh\n[ "$REFIT_REHEARSAL" ] || [ -e well ] || { echo "$1: no CUDA"; exit 1; }\n'
     scene.sessions.execute(NAME, ["sh", "-c", script], stdin=hook)
     try:
-        carrier = MoveExecutor.open(scene.settings)
-        result = carrier.carry_out(to(scene.sessions, NAME, new))
+        executor = MoveExecutor.open(scene.settings)
+        result = executor.carry_out(to(scene.sessions, NAME, new))
         assert result.state is State.rolled_back and "exit code 1: moved: no CUDA" in result.reason
         assert scene.image_now == old
         scene.sessions.execute(NAME, ["touch", "well"])
-        result = carrier.carry_out(to(scene.sessions, NAME, new))
+        result = executor.carry_out(to(scene.sessions, NAME, new))
         assert result.moved, result.reason
     finally:
         scene.sessions.execute(NAME, ["rm", "-f", PROOF, "well"])

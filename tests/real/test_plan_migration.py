@@ -93,7 +93,7 @@ def test_who_is_busy_is_moved_when_the_work_is_done(
     old, new = (light(shared, registry, base, name, "true", labels) for name in ("follow-old", "follow-new"))
     often = settings.model_copy(update={"migration": RolloutPolicy(poll_minutes=0.02, rehearse=False)})
     planning = SessionPlanner(often)
-    sessions, carrier, seen = planning.sessions, MoveExecutor.open(often), list[str]()
+    sessions, executor, seen = planning.sessions, MoveExecutor.open(often), list[str]()
     sessions.create(NAME, PROFILE, RELEASE, old, LIGHT)
     try:
         sessions.execute(NAME, ["sh", "-c", "nohup sleep 300 >/dev/null 2>&1 &"])
@@ -105,7 +105,7 @@ def test_who_is_busy_is_moved_when_the_work_is_done(
                 return planning.plan([], new, begin=True)
 
             def move(self, number: int, lines: Sequence[Decision]) -> list[Result]:
-                return [carrier.carry_out(line) for line in lines]
+                return [executor.carry_out(line) for line in lines]
 
             def rest(self, lines: Sequence[Decision], until: datetime | None) -> None:
                 if not seen:
@@ -161,8 +161,8 @@ def test_f17_a_session_moves_when_its_owner_lets_it_and_is_forced_by_no_notice_t
         assert pinned.at and pinned.at.astimezone(UTC).date() in (until - timedelta(days=1), until)
         with pytest.raises(RefitError, match="pinned"):
             plan_migration([NAME], new, settings)
-        carrier = MoveExecutor.open(settings)
-        assert carrier.carry_out(pinned).state is State.skipped
+        executor = MoveExecutor.open(settings)
+        assert executor.carry_out(pinned).state is State.skipped
         assert sessions.store.session(NAME).image == old
 
         wishes.change(NAME, "grace", mode=Mode.when_idle, until=None)
@@ -175,7 +175,7 @@ def test_f17_a_session_moves_when_its_owner_lets_it_and_is_forced_by_no_notice_t
         busy = planned()
         assert (busy.action, busy.reason, busy.at) == (Action.wait, Reason.busy, None)
         assert "sleep 300" in busy.detail
-        assert carrier.carry_out(busy).state is State.skipped
+        assert executor.carry_out(busy).state is State.skipped
 
         wishes.change(NAME, "grace", mode=Mode.forced_by, until=until)
         assert "no notice was delivered" in planned().detail and planned().deadline is None
@@ -184,7 +184,7 @@ def test_f17_a_session_moves_when_its_owner_lets_it_and_is_forced_by_no_notice_t
 
         (agreed,) = plan_migration([NAME], new, settings)
         with at_a_terminal(settings, sessions) as person:
-            assert carrier.carry_out(agreed).moved
+            assert executor.carry_out(agreed).moved
             person.wait_for(MOVES_NOW)
         assert sessions.execute(NAME, ["sh", "-c", f"ls {LEFT} 2>/dev/null || echo gone"]) == "gone\n"
         assert planned().reason is Reason.current

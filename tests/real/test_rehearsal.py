@@ -251,10 +251,10 @@ def test_a_session_goes_on_with_its_home_in_the_pool(
         assert not session.home.exists()
         assert sessions.start(NAME) == moved and sessions.execute(NAME, ["ls", "project"])
 
-        carrier = MoveExecutor.open(settings)
+        executor = MoveExecutor.open(settings)
         for name, before_start, ended in (("new", "true", State.cleaned), ("spoils", SPOILS, State.rolled_back)):
             image = light(shared, registry, base, name, before_start)
-            assert carrier.carry_out(to(sessions, NAME, image)).state is ended
+            assert executor.carry_out(to(sessions, NAME, image)).state is ended
             assert manifest(moved.home) == before
         assert not list((sessions.homes.pool.snapshots / NAME).iterdir())
         sessions.remove(NAME, purge=True)

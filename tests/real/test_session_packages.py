@@ -83,11 +83,11 @@ def test_what_an_operator_installs_is_there_at_once_and_after_a_move(
     assert [package.name for package in sessions.packages.store.of(NAME)] == ["tree"]
 
     sessions.execute(NAME, ["pkill", "-x", "sleep"])  # or it is busy
-    carrier = MoveExecutor.open(settings.model_copy(update={"migration": RolloutPolicy()}))  # with a rehearsal
-    result = carry_out(carrier, to(sessions, NAME, light(shared, registry, base, "the next")))
+    executor = MoveExecutor.open(settings.model_copy(update={"migration": RolloutPolicy()}))  # with a rehearsal
+    result = carry_out(executor, to(sessions, NAME, light(shared, registry, base, "the next")))
     assert result.moved, result.reason
     assert has(sessions, "tree")
-    notes = {e.step: e.note for e in carrier.journal.entries(carrier.journal.latest()[NAME]) if e.note}
+    notes = {e.step: e.note for e in executor.journal.entries(executor.journal.latest()[NAME]) if e.note}
     assert notes["create"] == "installed again: tree" and "rehearsed in" in notes["rehearse"]
 
     sessions.stop(NAME)
@@ -112,11 +112,13 @@ def test_a_package_that_is_gone_keeps_the_session_or_is_told_as_the_policy_says(
     assert sessions.that_runs(NAME) == session
 
     migration = settings.migration.model_copy(update={"missing_packages": MissingPackages.go_on})
-    carrier = MoveExecutor.open(settings.model_copy(update={"migration": migration}))
-    result = carry_out(carrier, decision)
+    executor = MoveExecutor.open(settings.model_copy(update={"migration": migration}))
+    result = carry_out(executor, decision)
     assert result.moved, result.reason
     assert has(sessions, "tree") and not has(sessions, "refit-gone")
-    (told,) = (e.note for e in carrier.journal.entries(carrier.journal.latest()[NAME]) if e.step == "clean" and e.note)
+    (told,) = (
+        e.note for e in executor.journal.entries(executor.journal.latest()[NAME]) if e.step == "clean" and e.note
+    )
     assert "System packages that this image can't have: refit-gone" in told
 
 

@@ -43,8 +43,8 @@ def test_home_and_volumes_move_and_go_back_together(
     settings: Settings, registry: Registry, shared: Settings, base: Built
 ) -> None:
     old, spoils, fine = (light(shared, registry, base, f"v{s}", s) for s in ("true", SPOILS, TRIES))
-    carrier = MoveExecutor.open(settings)
-    sessions: Sessions = carrier.sessions
+    executor = MoveExecutor.open(settings)
+    sessions: Sessions = executor.sessions
     scratch = sessions.homes.make_shared("scratch")
     volumes = read_wanted(["data:/data", "scratch:/scratch", "models:/home/dev/models:ro"])
     session = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, volumes=volumes)
@@ -52,13 +52,13 @@ def test_home_and_volumes_move_and_go_back_together(
     own, _, models = session.volumes
     before = [manifest(folder) for folder in (session.home, own.folder, models.folder)]
 
-    result = carrier.carry_out(to(sessions, NAME, spoils))
+    result = executor.carry_out(to(sessions, NAME, spoils))
     assert result.state is State.rolled_back, result
     assert [manifest(folder) for folder in (session.home, own.folder, models.folder)] == before
     assert not (scratch / "ours").exists()  # others may have written there since
-    check_nothing_is_left(settings, sessions, carrier.journal, NAME)
+    check_nothing_is_left(settings, sessions, executor.journal, NAME)
 
-    result = carrier.carry_out(to(sessions, NAME, fine))
+    result = executor.carry_out(to(sessions, NAME, fine))
     assert result.state is State.cleaned, result
     assert sessions.store.session(NAME).volumes == session.volumes
     assert [manifest(folder) for folder in (session.home, own.folder, models.folder)] == before

@@ -105,17 +105,17 @@ def test_who_goes_back_is_in_the_container_that_they_had_with_what_was_installed
     first, home = scene.sessions.store.session(NAME).container, scene.home
     scene.podman("exec", "--user", "0", first, "sh", "-c", "echo by hand >/usr/local/mine")
     rules = scene.settings.migration.model_copy(update={"keep_hours": 1.0})
-    carrier = MoveExecutor.open(scene.settings.model_copy(update={"migration": rules}))
-    assert carry_out(carrier, to(scene.sessions, NAME, scene.new)).moved
+    executor = MoveExecutor.open(scene.settings.model_copy(update={"migration": rules}))
+    assert carry_out(executor, to(scene.sessions, NAME, scene.new)).moved
     second = scene.sessions.store.session(NAME).container
-    assert carry_out(carrier, to(scene.sessions, NAME, scene.old)).moved
+    assert carry_out(executor, to(scene.sessions, NAME, scene.old)).moved
     assert (scene.notes()["create"], scene.notes()["warm"]) == ("the container that it had", "")
     assert scene.sessions.execute(NAME, ["cat", "/usr/local/mine"]) == "by hand\n"
     assert (scene.home, scene.slots) == (home, [first])
-    assert clear(scene.sessions, carrier.journal, hours=0) == (second,)
+    assert clear(scene.sessions, executor.journal, hours=0) == (second,)
     assert {one.kind for one in SnapshotRecords(scene.sessions.store.database).all(NAME)} == {Kind.move}
     snapshot_schedule.mind(scene.settings, scene.sessions)
-    check_nothing_is_left(scene.settings, scene.sessions, carrier.journal, NAME)
+    check_nothing_is_left(scene.settings, scene.sessions, executor.journal, NAME)
 
 
 def test_without_the_home_nothing_goes_on_and_nobody_can_write(scene: Scene) -> None:

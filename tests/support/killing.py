@@ -119,8 +119,8 @@ def move_until_killed(settings: Settings, decision: Decision, step: str, phase: 
     """
 
     def work() -> None:
-        carrier = MoveExecutor(settings, Sessions.open(settings), DeadlyJournal(settings, step, phase))
-        carrier.carry_out(decision, back_to=back_to)
+        executor = MoveExecutor(settings, Sessions.open(settings), DeadlyJournal(settings, step, phase))
+        executor.carry_out(decision, back_to=back_to)
 
     for _ in range(TRIES):
         process = in_a_process(work)

@@ -19,7 +19,7 @@ with lazily(globals()):
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Fleet]:
-    """Simulated sessions under the real carrier, journal and database."""
+    """Simulated sessions under the real executor, journal and database."""
     with fleet(tmp_path / "home") as simulated:
         yield simulated
 

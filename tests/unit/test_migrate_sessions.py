@@ -118,13 +118,13 @@ def test_an_image_that_does_not_count_is_planned_for_nobody_and_keeps_nobody_els
             lambda: planning.plan([ada.name], ""),
             lambda: planning.plan([], evil),
             lambda: planning.to_image(ada.name, evil),
-            lambda: sessions.carrier().carry_out(sessions.to(ada, evil)),
+            lambda: sessions.executor().carry_out(sessions.to(ada, evil)),
         ):
             with pytest.raises(NotPublished, match="unsigned"):
                 attempt()
         Trust(sessions.settings, sessions.database).revoke(line.new, "meanwhile", "root")
         with pytest.raises(NotPublished, match="revoked"):
-            sessions.carrier().carry_out(line)
+            sessions.executor().carry_out(line)
         assert line.new == good and sessions.sessions.store.session(ada.name).image == ada.image
 
 

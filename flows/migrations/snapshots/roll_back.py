@@ -91,8 +91,8 @@ def roll_back(
         RefitError: there is no such session or snapshot, the snapshot doesn't hold all, its image is gone, or a move of
             the session is not finished.
     """
-    carrier = MoveExecutor.open(settings)
-    sessions = carrier.sessions
+    executor = MoveExecutor.open(settings)
+    sessions = executor.sessions
     session, chosen, after = _prepared(sessions, name, snapshot, with_image)
     runs = sessions.running(session) is Running.running
     if runs and not force and (work := _work(settings, sessions, session)):
@@ -101,7 +101,7 @@ def roll_back(
         sessions.store.want(name, True)
     decision = Decision(name, Action.migrate, session.image, after.image, agreed=force, starts=not runs)
     packages = f"the home of {chosen.name}"
-    result = carrier.carry_out(decision, packages, lambda made: as_before(made, after), back_to=chosen.id, by=by)
+    result = executor.carry_out(decision, packages, lambda made: as_before(made, after), back_to=chosen.id, by=by)
     if result.moved and after.image != session.image:
         leave_alone(sessions.store.database, session, by)
     return result

@@ -77,8 +77,8 @@ def test_f07_a_run_that_stood_still_in_mid_move_wakes_up_and_does_nothing_more(
     work = partial(MoveExecutor(settings, Sessions.open(settings), StillJournal(settings, step)).carry_out, decision)
     process = in_a_process(work)
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-    carrier = MoveExecutor.open(settings)
-    wait_until(lambda: recover_all(carrier) or not later.journal.unfinished())
+    executor = MoveExecutor.open(settings)
+    wait_until(lambda: recover_all(executor) or not later.journal.unfinished())
     lines = later.journal.entries(later.journal.latest()[NAME])
     wait_until(lambda: monotonic() > began + slept)
     assert process.pid
@@ -105,8 +105,8 @@ class UntoldJournal(Journal):
 
 def test_a_move_arrives_though_nobody_tells_podman_any_more_that_the_old_container_has_ended(later: Scene) -> None:
     home, image = home_of(later), later.other
-    carrier = MoveExecutor(later.settings, later.sessions, UntoldJournal(later, "copy"))
-    result = carrier.carry_out(to(later.sessions, NAME, image))
+    executor = MoveExecutor(later.settings, later.sessions, UntoldJournal(later, "copy"))
+    result = executor.carry_out(to(later.sessions, NAME, image))
     assert result.moved, result.reason
     check_nothing_is_left(later.settings, later.sessions, later.journal, NAME)
     assert manifest(later.sessions.store.session(NAME).home, later.own) == home

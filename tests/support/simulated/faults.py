@@ -16,7 +16,7 @@ from tests.support.simulated.world import Killed, Point, differing
 
 
 def move(sessions: Fleet, session: Session, image: str = "") -> Result:
-    return sessions.carrier().carry_out(sessions.to(session, image or sessions.image("new")))
+    return sessions.executor().carry_out(sessions.to(session, image or sessions.image("new")))
 
 
 def happening(sessions: Fleet, verb: str, when: str, what: Callable[[], object]) -> None:
@@ -67,12 +67,12 @@ def check_put_off(rollout: Fleet, verb: str, when: str, why: str) -> None:
     planning, session = SessionPlanner(rollout.settings), rollout.sessions.store.session("s1")
     [line, other] = planning.plan([], "", begin=True)
     happening(rollout, verb, when, fail(why))
-    result = rollout.carrier().carry_out(line)
+    result = rollout.executor().carry_out(line)
     assert (result.state, result.downtime, result.failed) == (State.deferred, None, True) and why in result.reason
     assert never_stopped(rollout, session)
     [waits, goes_on] = planning.plan([], "", begin=True)
     assert (waits.reason, goes_on.action) == (Reason.deferred, Action.migrate)
-    assert rollout.carrier().carry_out(other).moved and rollout.carrier().carry_out(line).moved
+    assert rollout.executor().carry_out(other).moved and rollout.executor().carry_out(line).moved
     [gate] = planning.fleet().rollouts[0].waves
     assert (gate.moved, gate.failed) == (2, 0)
 

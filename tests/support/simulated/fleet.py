@@ -1,4 +1,4 @@
-"""A simulated fleet with the real journal, database, registry client and carrier around it."""
+"""A simulated fleet with the real journal, database, registry client and executor around it."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Fleet:
     def journal(self) -> Journal:
         return Journal(self.database)
 
-    def carrier(self) -> MoveExecutor:
+    def executor(self) -> MoveExecutor:
         """A process that has just begun."""
         self.world.alive = True
         return MoveExecutor(self.settings, self.sessions, MortalJournal(self.database, self.world))

@@ -69,7 +69,7 @@ def move_all(mine: Fleet) -> None:
     new = mine.image("new")
     for session in mine.sessions.store.sessions():
         with suppress(RefitError):  # another process has it just now
-            mine.carrier().carry_out(mine.to(session, new))
+            mine.executor().carry_out(mine.to(session, new))
 
 
 def move_and_stand_still(mine: Fleet) -> None:
@@ -81,12 +81,12 @@ def move_and_stand_still(mine: Fleet) -> None:
 
     mine.world.meanwhile = meanwhile
     [session] = mine.sessions.store.sessions()
-    mine.carrier().carry_out(mine.to(session, mine.image("new")))
+    mine.executor().carry_out(mine.to(session, mine.image("new")))
 
 
 def take_over(mine: Fleet) -> None:
     deadline = time.monotonic() + TAKEN_OVER
-    while not recover_all(mine.carrier()) and time.monotonic() < deadline:
+    while not recover_all(mine.executor()) and time.monotonic() < deadline:
         time.sleep(0.5)
 
 

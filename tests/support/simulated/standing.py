@@ -125,14 +125,14 @@ def taken_over(fleet: Fleet, line: Decision, at: int, until: int | None, check: 
 def _take_over(fleet: Fleet, line: Decision) -> None:
     """As the next run does, as soon as the lease has run out."""
 
-    carrier = fleet.carrier()
+    executor = fleet.executor()
 
     def over() -> bool:
         moves = fleet.journal.history(line.session)
         if moves and all(move.state in FINAL for move in moves):
             return True
         try:
-            recover_all(carrier) if moves else carrier.carry_out(line)
+            recover_all(executor) if moves else executor.carry_out(line)
         except RefitError as error:
             assert "lease" in str(error), error
         return False

@@ -115,7 +115,7 @@ def trial(fleet: Fleet, number: int, seed: int) -> str:
     try:
         fleet.world.meanwhile = upsets
         line = fleet.to(session, new, **consent)
-        _live_on(fleet, chance, upsets, lambda: fleet.carrier().carry_out(line))
+        _live_on(fleet, chance, upsets, lambda: fleet.executor().carry_out(line))
         fleet.world.meanwhile = lambda _: None
         state = _check(fleet, session, upsets)
         assert not fleet.world.violations, fleet.world.violations
@@ -137,7 +137,7 @@ def _live_on(fleet: Fleet, chance: random.Random, upsets: Upsets, begin: Callabl
         if fleet.world.alive and not fleet.journal.unfinished():
             return
         upsets.failing -= NEEDED
-        work = lambda: recover_all(fleet.carrier())  # noqa: E731
+        work = lambda: recover_all(fleet.executor())  # noqa: E731
     raise AssertionError("the move has no end")
 
 
@@ -164,7 +164,7 @@ def _check(fleet: Fleet, session: Session, upsets: Upsets) -> str:
     if moves and moves[-1].state is State.held:
         _check_held(fleet, moves[-1])
         upsets.failing.clear()
-        reopen(fleet.carrier(), session.name)
+        reopen(fleet.executor(), session.name)
     ended = fleet.journal.history(session.name)[-1] if moves else None
     assert ended is None or ended.state is not State.held, f"held, and nothing fails any more: {ended.reason}"
     _check_home(fleet, session, ended)

@@ -63,7 +63,7 @@ def test_f02_nobody_is_tried_for_ever(rollout: Fleet, verb: str) -> None:
     planning, session = SessionPlanner(rollout.settings), rollout.sessions.store.session("s1")
     [line, _] = planning.plan([], "", begin=True)
     rollout.world.meanwhile = failing(verb, "it fails again")
-    results = [rollout.carrier().carry_out(line) for _ in range(PUT_OFF + 1)]
+    results = [rollout.executor().carry_out(line) for _ in range(PUT_OFF + 1)]
     assert [result.state for result in results] == [State.deferred] * PUT_OFF + [State.rolled_back]
     assert all(result.failed and "it fails again" in result.reason for result in results)
     rollout.world.meanwhile = lambda _: None
@@ -141,7 +141,7 @@ def test_f03_an_old_ide_that_cant_be_imported_before_is_started_when_the_home_is
     happening(sessions, "start", "after", lambda: happening(sessions, "warm", when, upset))  # the second time
     with suppress(Killed):
         move(sessions, bob, sessions.image("bad", IMAGES["writes into the home"]))
-    recover_all(sessions.carrier())
+    recover_all(sessions.executor())
     [done] = sessions.journal.history(bob.name)
     assert done.state is State.rolled_back and healthy(sessions, bob)
 

@@ -38,7 +38,7 @@ def test_f01_killed_before_and_after_every_effect_it_arrives(
     happening(sessions, verb, when, kill(sessions))
     with pytest.raises(Killed):
         move(sessions, ada)
-    recover_all(sessions.carrier())
+    recover_all(sessions.executor())
     [done] = sessions.journal.history(ada.name)
     assert done.state is State.cleaned and healthy(sessions, ada)
 
@@ -69,7 +69,7 @@ def test_a_killed_run_leaves_no_session_with_a_higher_weight(
     happening(sessions, verb, when, kill(sessions))
     with pytest.raises(Killed):
         move(sessions, bob)
-    recover_all(sessions.carrier())
+    recover_all(sessions.executor())
     assert healthy(sessions, bob)  # which looks at the weight, too
 
 
@@ -87,7 +87,7 @@ def test_a_notice_that_a_killed_run_has_removed_is_no_change_by_the_new_image(
     monkeypatch.setattr(hook, "disproof", killed)
     with pytest.raises(Killed):
         move(sessions, ada)
-    recover_all(sessions.carrier())
+    recover_all(sessions.executor())
     [done] = sessions.journal.history(ada.name)
     assert done.state is State.cleaned and healthy(sessions, ada)
 
@@ -101,7 +101,7 @@ def test_a_session_that_cant_have_a_higher_weight_is_moved_all_the_same(sessions
 def test_a_weight_that_cant_be_taken_back_is_left_to_a_recovery(sessions: Fleet, ada: Session) -> None:
     happening(sessions, "level", "before", fail("Podman took too long"))
     assert move(sessions, ada).state is State.held
-    assert reopen(sessions.carrier(), ada.name)
+    assert reopen(sessions.executor(), ada.name)
     assert healthy(sessions, ada)
 
 
@@ -127,7 +127,7 @@ def test_f01_a_session_that_a_killed_run_has_left_closed_is_opened_as_soon_as_it
     assert box.shut and doors.open(now()) == ()
     later = now() + 2 * LOOK_AGE
     assert (doors.open(later), doors.open(later)) == ((ada.name,), ()) and not box.shut
-    recover_all(sessions.carrier())
+    recover_all(sessions.executor())
     assert healthy(sessions, sessions.sessions.store.session(ada.name))
 
 
@@ -139,10 +139,10 @@ def test_f01_a_session_that_a_killed_run_has_left_away_is_brought_back_without_a
     with pytest.raises(Killed):
         move(sessions, ada)
     journal, later = sessions.journal, now() + 2 * PATIENCE
-    assert end_abandoned(journal, sessions.carrier, now()) == ()
+    assert end_abandoned(journal, sessions.executor, now()) == ()
     with lease(sessions.database, f"session {ada.name}"):  # somebody is at it
-        assert end_abandoned(journal, sessions.carrier, later) == ()
-    ended = [result.state for result in end_abandoned(journal, sessions.carrier, later)]
+        assert end_abandoned(journal, sessions.executor, later) == ()
+    ended = [result.state for result in end_abandoned(journal, sessions.executor, later)]
     if verb == "copy":  # it runs still: the next run moves it
         assert ended == [] and journal.unfinished()
     else:
@@ -159,7 +159,7 @@ def test_f12_what_ends_without_a_result_is_looked_at_and_not_repeated(
     happening(sessions, verb, when, fail("it took longer than 60 s and was ended"))
     result = move(sessions, ada)
     if result.state is State.held:  # only the cleaning was left
-        assert reopen(sessions.carrier(), ada.name)
+        assert reopen(sessions.executor(), ada.name)
     assert healthy(sessions, ada)
 
 
@@ -182,7 +182,7 @@ def test_f13_after_a_reboot_everybody_has_their_session_again(sessions: Fleet, a
     with pytest.raises(Killed):
         move(sessions, ada)
     sessions.world.meanwhile = lambda _: None
-    recover_all(sessions.carrier())
+    recover_all(sessions.executor())
     with sessions.world.person():
         assert not sessions.sessions.up()
     assert healthy(sessions, ada)

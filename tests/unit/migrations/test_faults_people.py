@@ -45,9 +45,9 @@ def test_f04_where_the_way_back_fails_nothing_more_happens_until_a_person_has_lo
     assert move(sessions, ada, new).state is State.held
     assert ada in [box.session for box in sessions.world.of(ada.name)] and sessions.world.snapshots
     started = sessions.world.effects["start"]
-    assert recover_all(sessions.carrier()) == () and sessions.world.effects["start"] == started
+    assert recover_all(sessions.executor()) == () and sessions.world.effects["start"] == started
     broken = False
-    mended = reopen(sessions.carrier(), ada.name)
+    mended = reopen(sessions.executor(), ada.name)
     assert mended and mended.state is State.rolled_back and healthy(sessions, ada)
 
 
@@ -60,7 +60,7 @@ def test_f05_who_stops_or_starts_a_session_while_nobody_looks_has_it_so(
         move(sessions, ada)
     with sessions.world.person():
         getattr(sessions.sessions, verb)(ada.name)
-    recover_all(sessions.carrier())
+    recover_all(sessions.executor())
     [box] = sessions.world.of(ada.name)
     assert (box.session, box.running) == (ada, state)
 
@@ -74,7 +74,7 @@ def test_f05_who_starts_a_session_after_a_stop_that_was_cut_short_is_not_stopped
     with sessions.world.person():
         sessions.sessions.start(ada.name)
     sessions.world.work(ada.name, "at once")
-    [result] = recover_all(sessions.carrier())
+    [result] = recover_all(sessions.executor())
     assert result.state is State.rolled_back and "started by somebody else" in result.reason
     assert sessions.world.stops[ada.container] == 1 and healthy(sessions, ada)
 
@@ -91,10 +91,10 @@ def test_f05_what_somebody_did_while_nobody_watched_stays_whoever_ends_the_move(
     if again:  # one that goes on with the move sees the container run, and is killed as well
         happening(sessions, "compare", "before", kill(sessions))
         with pytest.raises(Killed):
-            recover_all(sessions.carrier())
+            recover_all(sessions.executor())
     with sessions.world.person():
         sessions.sessions.stop(ada.name)
-    [result] = recover_all(sessions.carrier())
+    [result] = recover_all(sessions.executor())
     assert result.state is State.skipped and result.damaged and "work-10-the thesis" in result.reason
     assert not sessions.world.lost(ada, OWN)
 
@@ -106,7 +106,7 @@ def test_f06_who_deletes_a_session_in_mid_move_never_sees_it_again(sessions: Fle
         move(sessions, ada)
     with sessions.world.person():
         sessions.sessions.remove(ada.name)
-    [result] = recover_all(sessions.carrier())
+    [result] = recover_all(sessions.executor())
     assert result.state is State.skipped and "deleted" in result.reason
     assert not sessions.world.of(ada.name) and not sessions.world.snapshots
     assert not sessions.world.lost(ada, OWN)
@@ -118,7 +118,7 @@ def test_f06_what_a_bad_image_did_to_the_home_of_a_deleted_session_can_be_undone
         move(sessions, ada, sessions.image("bad", IMAGES["writes into the home"]))
     with sessions.world.person():
         sessions.sessions.remove(ada.name)
-    [result] = recover_all(sessions.carrier())
+    [result] = recover_all(sessions.executor())
     [kept] = sessions.world.snapshots.values()
     assert not differing(sessions.world.owed[str(ada.home)], kept[""], OWN)
     assert str(sessions.sessions.homes.snapshot(ada.name, sessions.journal.history(ada.name)[-1].id)) in result.reason
@@ -133,15 +133,15 @@ def test_f06_what_is_forgotten_of_a_deleted_session_without_a_result_is_forgotte
     with sessions.world.person():
         sessions.sessions.remove(ada.name)
     happening(sessions, "forget", "after", fail("it took longer than 60 s and was ended"))
-    [held] = recover_all(sessions.carrier())
+    [held] = recover_all(sessions.executor())
     assert held.state is State.held
-    ended = reopen(sessions.carrier(), ada.name)
+    ended = reopen(sessions.executor(), ada.name)
     assert ended and ended.state is State.skipped and not sessions.world.snapshots
 
 
 def test_f07_of_two_migrations_of_a_session_one_acts(sessions: Fleet, ada: Session) -> None:
     images = [sessions.image("one"), sessions.image("two")]
-    carriers = [sessions.carrier(), sessions.carrier()]
+    carriers = [sessions.executor(), sessions.executor()]
     with ThreadPoolExecutor() as pool:
         pairs = zip(carriers, images, strict=True)
         results = list(pool.map(lambda pair: pair[0].carry_out(sessions.to(ada, pair[1])), pairs))
@@ -165,7 +165,7 @@ def test_f11_whoever_works_at_the_deadline_or_has_agreed_is_warned_and_moved(
     sessions.world.busy.add(ada.name)
     line = sessions.to(ada, sessions.image("new"), forced=consent is Consent.forced, agreed=consent is Consent.agreed)
     assert line.consent is consent
-    assert sessions.carrier().carry_out(line).moved and warned == [0]
+    assert sessions.executor().carry_out(line).moved and warned == [0]
     assert "saved at the end" in sessions.world.homes[str(ada.home)]
     assert healthy(sessions, sessions.sessions.store.session(ada.name))
 
@@ -174,7 +174,7 @@ def test_f11_on_days_on_which_nobody_is_moved_no_deadline_counts(tmp_path: Path)
     freeze = {"first": "2000-01-01", "last": "2999-12-31", "why": "for ever"}
     with fleet(tmp_path / "home", freezes=[freeze]) as sessions:
         ada = sessions.add(1, sessions.image("old"))
-        result = sessions.carrier().carry_out(sessions.to(ada, sessions.image("new"), forced=True))
+        result = sessions.executor().carry_out(sessions.to(ada, sessions.image("new"), forced=True))
         assert (result.state, result.reason) == (State.deferred, Reason.frozen.text) and never_stopped(sessions, ada)
 
 
@@ -201,7 +201,7 @@ def test_f17_while_the_channel_is_down_nobody_is_forced(tmp_path: Path) -> None:
             assert told(url) and len(received) == 1
         [line] = planning.plan([], "", begin=True)
         assert line.deadline and line.forced
-        assert sessions.carrier().carry_out(replace(line, action=Action.migrate)).moved
+        assert sessions.executor().carry_out(replace(line, action=Action.migrate)).moved
         kinds = [event.kind for event in History(sessions.database).events(ada.name) if "notice" in event.kind]
         assert kinds == [Kind.not_noticed, Kind.noticed]
 

@@ -110,7 +110,7 @@ def cut_short(fleet: Fleet, session: Session) -> None:
 
     fleet.world.meanwhile = killed
     with pytest.raises(Killed):
-        fleet.carrier().carry_out(fleet.to(session, fleet.image("new")))
+        fleet.executor().carry_out(fleet.to(session, fleet.image("new")))
     fleet.world.meanwhile = lambda _: None
 
 
@@ -118,7 +118,7 @@ def cut_short(fleet: Fleet, session: Session) -> None:
 def test_one_sessions_trouble_ends_nobody_elses_resume_and_one_that_hangs_holds_nobody(sessions: Fleet) -> None:
     for number in (1, 2, 3):
         cut_short(sessions, sessions.add(number, sessions.image("old"), LATE))
-    carrier, journal, goes_on = sessions.carrier(), sessions.journal, Event()
+    executor, journal, goes_on = sessions.executor(), sessions.journal, Event()
 
     def stands(point: Point) -> None:
         if point.session == "s1":
@@ -128,7 +128,7 @@ def test_one_sessions_trouble_ends_nobody_elses_resume_and_one_that_hangs_holds_
 
     sessions.world.stands = stands
     with ThreadPoolExecutor(1) as pool:
-        resumed = pool.submit(recover_all, carrier)
+        resumed = pool.submit(recover_all, executor)
         wait_until(lambda: [move.before.name for move in journal.unfinished()] == ["s1", "s2"])
         goes_on.set()
         with pytest.raises(NotRecovered, match="running/session-s1") as caught:
@@ -136,7 +136,7 @@ def test_one_sessions_trouble_ends_nobody_elses_resume_and_one_that_hangs_holds_
     assert set(caught.value.problems) == {"s1"}
     assert [(one.session, one.moved) for one in caught.value.results] == [("s2", True), ("s3", True)]
     sessions.world.stands = lambda _: None
-    [result] = recover_all(carrier)
+    [result] = recover_all(executor)
     assert result.moved
 
 
@@ -144,7 +144,7 @@ def test_one_sessions_trouble_ends_nobody_elses_resume_and_one_that_hangs_holds_
 @pytest.mark.parametrize("step", [step.name for step in OF_EVERY_MOVE])
 def test_a_run_that_is_told_to_end_begins_no_further_step(sessions: Fleet, step: str) -> None:
     session = sessions.add(1, sessions.image("old"), LATE)
-    carrier, stands, told = sessions.carrier(), Event(), Event()
+    executor, stands, told = sessions.executor(), Event(), Event()
 
     def stand(_: Point) -> None:
         if sessions.world.step == step and not told.is_set():
@@ -153,9 +153,9 @@ def test_a_run_that_is_told_to_end_begins_no_further_step(sessions: Fleet, step:
 
     sessions.world.stands = stand
     with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(carrier.carry_out, sessions.to(session, sessions.image("new")))
+        run = pool.submit(executor.carry_out, sessions.to(session, sessions.image("new")))
         wait_until(stands.is_set)
-        with suppress(KeyboardInterrupt), carrier.leaving():
+        with suppress(KeyboardInterrupt), executor.leaving():
             raise KeyboardInterrupt
         told.set()
         result = run.result()

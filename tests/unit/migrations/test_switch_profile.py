@@ -31,7 +31,7 @@ def sessions(tmp_path: Path) -> Iterator[Fleet]:
 def moved(sessions: Fleet) -> Session:
     """A session that has moved once, as it was before."""
     before = sessions.add(1, sessions.image("old"))
-    assert sessions.carrier().carry_out(sessions.to(before, sessions.image("new"))).moved
+    assert sessions.executor().carry_out(sessions.to(before, sessions.image("new"))).moved
     return before
 
 

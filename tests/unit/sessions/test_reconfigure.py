@@ -54,7 +54,7 @@ def test_a_move_that_fails_brings_the_volume_back_with_the_home(sessions: Fleet,
             homes[data]["rows"] = spoiled.pop()
 
     sessions.world.meanwhile = meanwhile
-    result = sessions.carrier().carry_out(sessions.to(ada, sessions.image("bad", Image(lives=False))))
+    result = sessions.executor().carry_out(sessions.to(ada, sessions.image("bad", Image(lives=False))))
     assert result.state is State.rolled_back
     assert not spoiled and homes[data] == {"rows": "1"}
     assert not sessions.world.snapshots

@@ -105,7 +105,7 @@ def test_sessions_whose_records_are_lost_are_recorded_again_as_they_are(tmp_path
         assert told == [(ada.name, True, ""), (bob.name, False, ""), (cyd.name, False, "")]
         assert sessions.store.find(ada.name) == (ada, True) and sessions.store.find(bob.name) == (bob, False)
         assert sessions.store.homes() == {each.name: each.uid for each in (ada, bob, cyd)} and recover(sessions) == ()
-        assert simulated.carrier().carry_out(simulated.to(ada, simulated.image("new"))).moved
+        assert simulated.executor().carry_out(simulated.to(ada, simulated.image("new"))).moved
 
 
 def test_nobody_gets_back_what_belongs_to_another_by_now(store: Store) -> None:

@@ -68,7 +68,7 @@ def test_its_owner_gets_the_next_build_and_others_are_asked(sessions: Fleet) -> 
     PreferenceStore(sessions.database).change(BOB, "bob", agreed=lines[BOB].new)
     agreed = planned(sessions)[BOB]
     assert agreed.action is Action.migrate
-    assert sessions.carrier().carry_out(agreed).state is State.cleaned
+    assert sessions.executor().carry_out(agreed).state is State.cleaned
 
 
 def test_they_are_asked_no_more_once_they_have_said_so(sessions: Fleet) -> None:

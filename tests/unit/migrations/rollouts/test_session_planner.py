@@ -54,7 +54,7 @@ def test_sessions_of_a_wave_that_a_person_has_to_open_are_not_looked_at(sessions
     first, second = in_wave(lines, 1), in_wave(lines, 2)
     assert first and second and sorted(looked) == sorted([*first, *second])
     for line in first.values():
-        assert sessions.carrier().carry_out(line).state is State.cleaned
+        assert sessions.executor().carry_out(line).state is State.cleaned
     looked.clear()
     lines = planned(sessions)
     assert {(line.action, line.reason) for line in in_wave(lines, 2).values()} == {(Action.wait, Reason.gate)}
@@ -67,7 +67,7 @@ def test_a_wave_that_goes_on_is_looked_at_before_the_next_one_counts_as_closed(
     first, second = (in_wave(planned(sessions), wave) for wave in (1, 2))
     mover, *others = first
     assert others, "the first wave needs two sessions"
-    assert sessions.carrier().carry_out(first[mover]).state is State.cleaned
+    assert sessions.executor().carry_out(first[mover]).state is State.cleaned
     looked.clear()
     lines = in_wave(planned(sessions), 1)
     assert {lines[name].action for name in others} == {Action.migrate}

@@ -222,7 +222,7 @@ def test_a_session_that_begins_to_move_meanwhile_is_no_reason_against_its_clone(
         if (point.verb, point.when) == ("clone", "after"):
             monkeypatch.setattr(Journal, "last", lambda *_: unfinished)
 
-    assert sessions.carrier().carry_out(sessions.to(ada, sessions.image("new"))).moved
+    assert sessions.executor().carry_out(sessions.to(ada, sessions.image("new"))).moved
     unfinished = replace(sessions.journal.history(ada.name)[-1], state=State.stopped)
     sessions.world.meanwhile = moves
     made = clone(sessions.settings, ada.name, Wish("ada2"), "ada")

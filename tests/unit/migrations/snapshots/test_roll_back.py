@@ -136,7 +136,7 @@ def test_one_that_is_ill_goes_back_all_the_same(sessions: Fleet, ada: Session) -
 
 
 def test_with_the_image_of_then(sessions: Fleet, ada: Session) -> None:
-    assert sessions.carrier().carry_out(sessions.to(ada, sessions.image("new"))).moved
+    assert sessions.executor().carry_out(sessions.to(ada, sessions.image("new"))).moved
     with pytest.raises(UnknownName):
         roll_back(sessions.settings, ada.name, "another", "ada")
     assert back(sessions, ada, with_image=True).moved
@@ -147,7 +147,7 @@ def test_with_the_image_of_then(sessions: Fleet, ada: Session) -> None:
 
 def test_without_it_the_image_stays(sessions: Fleet, ada: Session) -> None:
     new = sessions.image("new")
-    assert sessions.carrier().carry_out(sessions.to(ada, new)).moved
+    assert sessions.executor().carry_out(sessions.to(ada, new)).moved
     assert back(sessions, ada).moved and sessions.sessions.store.session(ada.name).image == new
 
 
@@ -164,7 +164,7 @@ def test_what_does_not_come_up_with_the_home_of_then_goes_back_to_what_it_was(
 
     sessions.world.meanwhile = meanwhile
     chosen = snapshot_actions.find(sessions.sessions, ada.name, THEN)
-    result = sessions.carrier().carry_out(sessions.to(ada, ada.image), back_to=chosen.id)
+    result = sessions.executor().carry_out(sessions.to(ada, ada.image), back_to=chosen.id)
     assert result.state is State.rolled_back and not result.damaged
     assert not differing(before, home(sessions, ada), ("saved at the end",))
     assert healthy(sessions, ada) and list(sessions.world.snapshots) == [(ada.name, chosen.id)]
@@ -187,13 +187,13 @@ def test_killed_before_and_after_every_effect_the_home_is_as_before_or_as_then(
         raise Killed
 
     before, then = home(sessions, ada), snapshot(sessions, ada)
-    carrier = sessions.carrier()
+    executor = sessions.executor()
     happening(sessions, verb, when, kill)
     decision = sessions.to(ada, ada.image)
     chosen = snapshot_actions.find(sessions.sessions, ada.name, THEN)
     with pytest.raises(Killed):
-        carrier.carry_out(decision, back_to=chosen.id)
-    recover_all(sessions.carrier())
+        executor.carry_out(decision, back_to=chosen.id)
+    recover_all(sessions.executor())
     assert not sessions.journal.unfinished() and healthy(sessions, ada)
     [done] = sessions.journal.history(ada.name)
     home_now = home(sessions, ada)
@@ -215,7 +215,7 @@ def test_what_fails_at_any_effect_leaves_the_home_as_before(
 
     before, then = home(sessions, ada), snapshot(sessions, ada)
     happening(sessions, verb, when, fail)
-    with_error = sessions.carrier().carry_out(
+    with_error = sessions.executor().carry_out(
         sessions.to(ada, ada.image),
         back_to=snapshot_actions.find(sessions.sessions, ada.name, THEN).id,
     )

@@ -102,7 +102,7 @@ def test_a_session_on_which_somebody_acts_is_left(sessions: Fleet, ada: Session)
 def test_the_home_as_a_move_found_it_stays_for_so_many_hours(tmp_path: Path) -> None:
     with fleet(tmp_path / "home", keep_hours=2) as sessions:
         ada = sessions.add(1, sessions.image("old"))
-        assert sessions.carrier().carry_out(sessions.to(ada, sessions.image("new"))).moved
+        assert sessions.executor().carry_out(sessions.to(ada, sessions.image("new"))).moved
         [one] = snapshot_actions.listed(sessions.sessions, ada.name)
         assert (one.snapshot.kind, one.snapshot.image) == (Kind.move, ada.image)
         snapshot_schedule.mind(sessions.settings, sessions.sessions)

@@ -27,7 +27,7 @@ def ada(sessions: Fleet) -> Session:
 
     sessions.world.meanwhile = meanwhile
     spoils = IMAGES["writes into the home"]
-    result = sessions.carrier().carry_out(sessions.to(ada, sessions.image("bad", replace(spoils, cell="41"))))
+    result = sessions.executor().carry_out(sessions.to(ada, sessions.image("bad", replace(spoils, cell="41"))))
     sessions.world.meanwhile = lambda _: None
     assert result.state is State.rolled_back and "left so" in result.reason
     return ada

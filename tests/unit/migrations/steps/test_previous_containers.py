@@ -39,7 +39,7 @@ def ada(sessions: Fleet) -> Session:
 
 def move(sessions: Fleet, name: str, image: str) -> Session:
     before = sessions.sessions.store.session(name)
-    assert sessions.carrier().carry_out(sessions.to(before, sessions.image(image))).moved
+    assert sessions.executor().carry_out(sessions.to(before, sessions.image(image))).moved
     return sessions.sessions.store.session(name)
 
 
