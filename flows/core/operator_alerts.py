@@ -6,12 +6,15 @@ import logging
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
-from apprise import Apprise, LogCapture, NotifyFormat
 from pydantic import SecretStr
 
 from flows.core.formatting import on_a_line, printable
+from flows.core.lazily import lazily
 from flows.core.programs.program_output import protect, redacted
 from flows.core.settings import Settings
+
+with lazily(globals()):
+    from apprise import Apprise, LogCapture, NotifyFormat  # a tenth of what the page of sessions imports
 
 # It writes addresses with their tokens to the console where nobody listens to it.
 _log = logging.getLogger("apprise")

@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from debian.deb822 import Deb822
-
 from flows.catalog.model import Base
 from flows.core.errors import RefitError
+from flows.core.lazily import lazily
 from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.locks import mirror
+
+with lazily(globals()):
+    from debian.deb822 import Deb822  # with charset_normalizer
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 PUBLIC = "http://deb.debian.org"

@@ -16,16 +16,19 @@ from pathlib import Path
 from typing import IO
 
 import httpx
-from debian import deb822
 
 from flows.core.atomic_files import write_whole_of
 from flows.core.authorities import authorities
 from flows.core.documents import Document
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
+from flows.core.lazily import lazily
 from flows.core.outside import Bounds, Client
 from flows.core.settings import Settings
 from flows.core.threads import each
+
+with lazily(globals()):
+    from debian import deb822  # with charset_normalizer
 
 Offers = Mapping[str, tuple[str, ...]]
 Stanzas = Iterable[bytes]  # of packages, each with its fields

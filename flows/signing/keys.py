@@ -19,12 +19,15 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 from securesystemslib.exceptions import UnsupportedLibraryError
-from securesystemslib.signer import CryptoSigner, HSMSigner, Key, Signer, SSlibKey
 
 from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
+from flows.core.lazily import lazily
 from flows.core.programs import program_output
 from flows.core.settings import Settings
+
+with lazily(globals()):
+    from securesystemslib.signer import CryptoSigner, HSMSigner, Key, Signer, SSlibKey
 
 HARDWARE = "pkcs11:"
 _MADE_UP, _PUBLIC = "signing.pem", ".pub"

@@ -10,16 +10,19 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import Error
-from securesystemslib.signer import Key, Signer
 from sqlalchemy import Engine, bindparam, delete, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from flows.core.database import Instant, Table, now, write, write_rows
 from flows.core.errors import RefitError
+from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.signing.keys import BadKey, Keys
+
+with lazily(globals()):
+    from securesystemslib.dsse import Envelope  # with all kinds of signers, PKCS #11 among them
+    from securesystemslib.signer import Key, Signer
 
 ENVELOPE = "application/vnd.dsse.envelope.v1+json"
 STATEMENT = "application/vnd.in-toto+json"

@@ -204,9 +204,9 @@ def test_a_list_of_no_session_opens_neither_database_nor_engine(tmp_path: Path) 
 
 WAITING_PAGE = """
 import sys
-from flows.waiting_page import app
+from flows.waiting_page import app, housekeeping
 assert {steps!r} not in sys.modules
-app.MoveExecutor.open
+housekeeping.MoveExecutor.open
 assert {steps!r} in sys.modules
 """
 
