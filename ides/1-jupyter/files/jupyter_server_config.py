@@ -16,6 +16,10 @@ c.ServerApp.terminado_settings = {"shell_command": ["/bin/bash", "-l"]}
 # In the home, so that an open page stays logged in when the session moves to another container.
 c.ServerApp.cookie_secret_file = str(Path.home() / ".local/share/jupyter/cookie_secret")
 
+# Programs at ports, and those behind the page of an IDE, see neither the token nor the login.
+sys.path.append("/opt/ide/server")
+c.ServerApp.identity_provider_class = "refit_identity.IdentityProvider"
+
 c.FileContentsManager.delete_to_trash = False
 
 # Shows what Refit has to say, and gives pages back what a move has ended. Kernels don't see the folder: it is in the
