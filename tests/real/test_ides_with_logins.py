@@ -93,10 +93,23 @@ class House:
 
     def come_and_go(self, session: str, works: Callable[[Page], None], place: str = "") -> Page:
         """The owner, a guest and a stranger come to a session; returns the guest's page, with the share over."""
+        page = self.come(session, works, place)
+        hub, guest = self.hub, self.guest
+        held, owners = self.sockets(guest, session), self.sockets(self.owner, session)
+        assert held and owners
+        hub.refit("session", "unshare", session, "--with", guest.name)
+        revoked = monotonic()
+        wait_until(lambda: guest.page.evaluate("true") and not held & set(guest.open_sockets))
+        assert max(guest.closed[one] for one in held) - revoked <= OUT_SECONDS
+        assert page.evaluate("true") and owners <= set(self.owner.open_sockets)
+        assert not self.owner.with_token + guest.with_token, "an address with the IDE's token came to a browser"
+        return guest.page
+
+    def come(self, session: str, works: Callable[[Page], None], place: str = "") -> Page:
+        """The owner and a guest with a share work in a session, and a stranger doesn't; returns the owner's page."""
         hub, guest, stranger = self.hub, self.guest, self.stranger
         page = self.open(session, place)
         works(page)
-        assert self.sockets(self.owner, session)
         address = page.url
         for one in (guest, stranger):
             answer = one.page.goto(address)
@@ -108,15 +121,7 @@ class House:
         works(guest.page)
         answer = stranger.page.goto(address)
         assert answer and answer.status == 403
-        held, owners = self.sockets(guest, session), self.sockets(self.owner, session)
-        assert held and owners
-        hub.refit("session", "unshare", session, "--with", guest.name)
-        revoked = monotonic()
-        wait_until(lambda: guest.page.evaluate("true") and not held & set(guest.open_sockets))
-        assert max(guest.closed[one] for one in held) - revoked <= OUT_SECONDS
-        assert page.evaluate("true") and owners <= set(self.owner.open_sockets)
-        assert not self.owner.with_token + guest.with_token, "an address with the IDE's token came to a browser"
-        return guest.page
+        return page
 
     def assert_out(self, page: Page) -> None:
         answer = page.goto(page.url)
@@ -169,6 +174,34 @@ def test_the_web_terminal(house: House, shell: Session) -> None:
         wait_until((shell.home / name).exists)
 
     house.assert_out(house.come_and_go("shell", works))
+
+
+def test_vs_code_with_a_webview(house: House) -> None:
+    """A preview of Markdown is a page of its own, in frames, which a service worker of VS Code's gives its files."""
+    session = house.session("code", "vscode")
+    # The pane of the chat opens over the editor while people work there.
+    settings = '{"workbench.secondarySideBar.defaultVisibility": "hidden"}'
+    script = f"cd; echo '{settings}' | install -D /dev/stdin .local/share/code-server/User/settings.json"
+    house.hub.sessions.execute("code", ["sh", "-euc", f"{script}; echo '# A heading' >notes.md"])
+    typed: list[str] = []
+
+    def works(page: Page) -> None:
+        page.get_by_role("treeitem", name="notes.md").dblclick()
+        text = page.locator(".editor-instance .view-lines").first
+        expect(text).to_contain_text("heading")
+        text.click()
+        page.keyboard.press("Control+End")
+        typed.append(f"word-{len(typed)}")
+        page.keyboard.type(f"\n{typed[-1]}\n")
+        page.keyboard.press("Control+s")
+        wait_until(lambda: typed[-1] in (session.home / "notes.md").read_text())
+        page.keyboard.press("Control+k")
+        page.keyboard.press("v")
+        preview = page.frame_locator("iframe.webview").frame_locator("iframe#active-frame")
+        expect(preview.get_by_role("heading", name="A heading")).to_be_visible()
+        expect(preview.get_by_text(typed[-1])).to_be_visible()
+
+    house.assert_out(house.come_and_go("code", works))
 
 
 @pytest.mark.parametrize("below", ["proxy/absolute/7001", "proxy/7002"])
