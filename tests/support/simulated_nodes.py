@@ -203,7 +203,9 @@ async def _answer(socket: ServerConnection, rest: bytes) -> None:
             while b"\n" not in rest:
                 rest += await _input(socket)
             line, _, rest = rest.partition(b"\n")
-            runs = not program and "run" in json.loads(line)
+            question = {} if program else json.loads(line)
+            runs = "run" in question
+            await asyncio.sleep(question.get("seconds", 0.0))  # a look lasts
             told = json.dumps({"code": 0, "said": "", "why": ""} if runs else {"at": time.time()})
             await socket.send(bytes([_OUTPUT]) + f"{'ready' if program else told}\n".encode())
             program = False
