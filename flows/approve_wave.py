@@ -44,8 +44,8 @@ class Answer(RunInput):
 
 
 def _title() -> str:
-    asked = runtime.flow_run.parameters
-    return f"approve {asked['wave']} of {short(asked['image'])}"
+    parameters = runtime.flow_run.parameters
+    return f"approve {parameters['wave']} of {short(parameters['image'])}"
 
 
 @flow(name="approve-wave", flow_run_name=_title)
@@ -79,13 +79,13 @@ def ask(questions: Collection[Question]) -> None:
             state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[*_ASKING])),
         )
         settled: State[str] = Cancelled(message="It was answered elsewhere, or isn't asked any more in this way.")
-        asked = set[Question]()
+        open_questions = set[Question]()
         for run in client.read_flow_runs(flow_run_filter=runs_of_flow):
             about = Question(**run.parameters)
             if about in questions:
-                asked.add(about)
+                open_questions.add(about)
             elif run.state_type is StateType.PAUSED:
                 client.set_flow_run_state(run.id, settled, force=True)
         for about in questions:
-            if about not in asked:
+            if about not in open_questions:
                 client.create_flow_run_from_deployment(deployment.id, parameters=vars(about))

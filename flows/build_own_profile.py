@@ -159,8 +159,8 @@ def _check_name(everybodys: Registry, profile: Profile) -> None:
 
 def _lock(settings: Settings, release: str, recipes: Catalog) -> None:
     """Lock its packages, as wheels alone: nothing of them runs for that."""
-    asked = targets([recipes.releases[release]])
-    looks = freshness.look_at_locks({target.folder: target.terms for target in asked}, settings)
-    for outcome in carry_out(asked, looks, recipes, settings):
+    lock_targets = targets([recipes.releases[release]])
+    looks = freshness.look_at_locks({target.folder: target.terms for target in lock_targets}, settings)
+    for outcome in carry_out(lock_targets, looks, recipes, settings):
         if isinstance(outcome, BaseException):
             raise outcome

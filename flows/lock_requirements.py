@@ -190,7 +190,7 @@ def check_locks(release: str, bundles: list[str] | None = None, catalog: Path | 
 
 
 def carry_out(
-    asked: Sequence[Target],
+    chosen: Sequence[Target],
     looks: Mapping[Path, LockLook],
     recipes: Catalog,
     settings: Settings,
@@ -200,19 +200,19 @@ def carry_out(
     """Lock all at once, each in its base; returns the result of each, in their order. One that fails stops no other.
 
     Args:
-        asked: the bundles to lock.
+        chosen: the bundles to lock.
         looks: folder → what was seen of the indexes just before.
         recipes: the catalog that they are in.
         settings: where the registry is, and what locks need.
         thorough: as in `lock_bundle`.
     """
-    lockers = {(t.base.name, t.python): build_locker.submit(t.base, t.python, recipes, settings) for t in asked}
+    lockers = {(t.base.name, t.python): build_locker.submit(t.base, t.python, recipes, settings) for t in chosen}
     images = {key: future.result(raise_on_failure=False) for key, future in lockers.items()}
     futures = [
         image
         if isinstance(image := images[target.base.name, target.python], BaseException)
         else lock_bundle.submit(target, image, looks[target.folder], settings, thorough)
-        for target in asked
+        for target in chosen
     ]
     return [f if isinstance(f, BaseException) else f.result(raise_on_failure=False) for f in futures]
 

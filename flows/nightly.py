@@ -193,7 +193,7 @@ def refresh_locks(releases: Iterable[Release], recipes: Catalog, run: Run) -> tu
     """Make the locks anew that could come out otherwise now; how many were looked at, and what became of those."""
     overdue = [(release, _overdue(release, recipes.root)) for release in releases]
     try:
-        asked = lock_requirements.targets(release for release, why in overdue if not why)
+        targets = lock_requirements.targets(release for release, why in overdue if not why)
     except RefitError as error:  # two releases hold the same lock
         return 0, (LockNews("every", "bundle", "", problem=str(error)),)
     # Another night waits here, and then sees that there is nothing left to be done.
@@ -201,8 +201,8 @@ def refresh_locks(releases: Iterable[Release], recipes: Catalog, run: Run) -> tu
         lease(run.database, f"locks {recipes.root}", wait=LOCK_SECONDS),
         progress.reported("locks", "looking at indexes"),
     ):
-        looks = freshness.look_at_locks({target.folder: target.terms for target in asked}, run.settings)
-        moved = [target for target in asked if looks[target.folder].finding.verdict is not Verdict.same]
+        looks = freshness.look_at_locks({target.folder: target.terms for target in targets}, run.settings)
+        moved = [target for target in targets if looks[target.folder].finding.verdict is not Verdict.same]
         outcomes = lock_requirements.carry_out(moved, looks, recipes, run.settings)
         for release, _ in overdue:
             lock_requirements.write_down(release, moved, outcomes, recipes.root)
@@ -213,7 +213,7 @@ def refresh_locks(releases: Iterable[Release], recipes: Catalog, run: Run) -> tu
     for release, why in overdue:
         if why:
             news += [LockNews(t.bundle.name, t.python, "", problem=why) for t in lock_requirements.targets([release])]
-    return len(asked), tuple(news)
+    return len(targets), tuple(news)
 
 
 def _overdue(release: Release, root: Path) -> str:

@@ -57,8 +57,8 @@ def log_in(
             hint="use https://, or say --insecure on a network of your own.",
         )
     address = f"{place.scheme}://{place.netloc}"
-    asked = {"client_id": socket.gethostname(), **({"scope": Scope.operate.value} if operator else {})}
-    begun = _post(f"{address}{_BASE}/device_authorization", **asked)
+    request = {"client_id": socket.gethostname(), **({"scope": Scope.operate.value} if operator else {})}
+    begun = _post(f"{address}{_BASE}/device_authorization", **request)
     out.print(f"Open this page, and compare the code {begun['user_code']}:")
     out.print(f"{address}{begun['verification_uri_complete']}", highlight=False, soft_wrap=True)
     token = _awaited(f"{address}{_BASE}/token", begun)

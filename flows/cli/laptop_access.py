@@ -195,8 +195,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Show what has changed in a session's home and volumes since a snapshot."""
-    asked = urlencode({"snapshot": snapshot, "contents": str(contents).lower()})
-    comparison = ask("GET", f"{path(name)}/snapshots/differences?{asked}")
+    query = urlencode({"snapshot": snapshot, "contents": str(contents).lower()})
+    comparison = ask("GET", f"{path(name)}/snapshots/differences?{query}")
     if as_json:
         show_json(comparison)
         return
@@ -268,8 +268,8 @@ def configure_ssh(
     as_json: Json = False,
 ) -> None:
     """Print a script by which your ssh reaches all of your sessions, as NAME.refit; or write its files at once."""
-    asked = urlencode({"host": host, "port": port, "forward_agent": str(forward_agent).lower()})
-    answer = ask("GET", f"/ssh-config?{asked}")
+    query = urlencode({"host": host, "port": port, "forward_agent": str(forward_agent).lower()})
+    answer = ask("GET", f"/ssh-config?{query}")
     # The lines are made here: some of those that ssh understands would run a program on this machine.
     way = client_files.from_answer(
         answer["host"], answer["port"], answer["key"], answer["keys"], answer.get("authority", "")

@@ -135,7 +135,7 @@ def list_profiles(
     """List the profiles of people's own: whose, who else may start them, how their last builds went, and the queue."""
     records = own_profiles.OwnProfiles(open_database(load().database))
     builds, queue, rows, cells = records.last_builds(), records.builds(), [], []
-    asked = {request.bundle for request in BuildRequests(records.database).all() if request.begun is None}
+    waiting = {request.bundle for request in BuildRequests(records.database).all() if request.begun is None}
     for own in records.all(owner):
         last = builds.get(own.bundle)
         built, problem = (last.ended, last.problem) if last else (None, "")
@@ -147,7 +147,7 @@ def list_profiles(
             "people": own.people,
         }
         state = {None: "", False: "waits", True: "is built"}[
-            queue.get(own.bundle, False if own.bundle in asked else None)
+            queue.get(own.bundle, False if own.bundle in waiting else None)
         ]
         rows.append({**outcome, "given": own.at, "built": built, "problem": problem, "state": state})
         shown = str(built.date()) if built else ""

@@ -234,10 +234,10 @@ def _in_an_index(settings: Settings, pipfile: Pipfile, decided: Capture) -> Capt
     """The capture without packages that the index doesn't have; where it doesn't answer, the lock says so."""
     index = simple_index.index(pipfile.sources[0], settings)
     in_folders = {name for name, _ in make_python_lock.in_folders(settings.wheel_folders)}
-    asked = simple_index.urls(index, [name for name in decided.packages if name not in in_folders])
-    if not asked:
+    urls = simple_index.urls(index, [name for name in decided.packages if name not in in_folders])
+    if not urls:
         return decided
-    pages = simple_index.fetch(index, dict.fromkeys(asked.values()), settings)
-    answers = {name: pages[url] for name, url in asked.items()}
+    pages = simple_index.fetch(index, dict.fromkeys(urls.values()), settings)
+    answers = {name: pages[url] for name, url in urls.items()}
     gone = [name for name, page in answers.items() if isinstance(page, Page) and page.digest == ABSENT]
     return without(decided, gone, Reason.not_in_index, "the index that the bundle locks from doesn't have it")

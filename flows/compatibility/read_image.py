@@ -115,8 +115,8 @@ def _system(status: Path) -> Iterator[tuple[str, str]]:
 def _rpms() -> Iterator[tuple[str, str]]:
     """Packages that rpm has installed; of a package that is there in several versions, the last."""
     if rpm := shutil.which("rpm"):
-        asked = [rpm, "--query", "--all", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"]
-        for line in subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines():
+        query = [rpm, "--query", "--all", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"]
+        for line in subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines():
             name, _, version = line.partition(" ")
             yield name, version
 

@@ -86,8 +86,8 @@ def of_folder(folder: Path, uid: int, seen_as: str, bounds: Bounds = BOUNDS) -> 
     Raises:
         RefitError: it can't be read.
     """
-    asked = {"home": str(folder), "uid": uid, "seen_as": seen_as, "bounds": asdict(bounds)}
-    call = [sys.executable, "-I", "-m", read_home.__name__, json.dumps(asked)]
+    request = {"home": str(folder), "uid": uid, "seen_as": seen_as, "bounds": asdict(bounds)}
+    call = [sys.executable, "-I", "-m", read_home.__name__, json.dumps(request)]
     # The content of a home is its owner's business: it is judged, and stands in no log.
     done = command.run(call, root=True, limit=bounds.seconds + GRACE_SECONDS, secret=True)
     try:
@@ -120,8 +120,8 @@ def of_image(settings: Settings, digest: str) -> Image:
         RefitError: the image can't be had or started.
     """
     script = _SCRIPT.read_text(encoding="utf-8")
-    asked = sha256(f"{digest} {script}".encode()).hexdigest()[:32]
-    note = settings.folder("cache", "compatibility") / f"{asked}.json"
+    key = sha256(f"{digest} {script}".encode()).hexdigest()[:32]
+    note = settings.folder("cache", "compatibility") / f"{key}.json"
     if note.exists():
         return _IMAGE.validate_json(note.read_bytes())
     image = f"docker://{settings.registry_host}/{settings.repository}@{digest}"

@@ -80,7 +80,7 @@ class _Holding:
         Raises:
             LeaseLost: somebody has taken it.
         """
-        asked = _steady()
+        began = _steady()
         try:
             state = _state(self.engine, self.lease.name)
             if state is None or state[0] != self.lease.fence:
@@ -88,10 +88,10 @@ class _Holding:
             if (state[1] - now()).total_seconds() < self._seconds / 2:
                 write(self.engine, self._renew)
         except OperationalError:  # a database that is away for a moment gives the lease to nobody else
-            if asked > self._sure:
+            if began > self._sure:
                 raise
         else:
-            self._sure = asked + self._seconds / 2
+            self._sure = began + self._seconds / 2
 
     def _renew(self, connection: Connection) -> None:
         still_held(connection, self.lease)
@@ -182,9 +182,9 @@ def _waited_for(engine: Engine, name: str, seconds: float, wait: float, waits: C
 def held(engine: Engine, prefix: str, besides: Collection[str] = ()) -> tuple[str, ...]:
     """The names of all leases that begin with `prefix` and are held now, by whomever; `besides` some that are known."""
     # A lease that is given back stays as a row that has run out: after a large rollout there are tens of thousands.
-    asked = select(_LEASES.c.name, _LEASES.c.holder).where(_LEASES.c.until > now())
+    query = select(_LEASES.c.name, _LEASES.c.holder).where(_LEASES.c.until > now())
     with engine.connect() as connection:
-        rows = connection.execute(asked.where(_LEASES.c.name.startswith(prefix, autoescape=True))).all()
+        rows = connection.execute(query.where(_LEASES.c.name.startswith(prefix, autoescape=True))).all()
     return tuple(sorted(name for name, holder in rows if name not in besides and not _has_died(holder)))
 
 
@@ -277,8 +277,8 @@ def _extend(engine: Engine, leases: Mapping[Lease, float]) -> None:
     """Let leases hold for so many seconds from now on."""
 
     def extend(connection: Connection) -> None:
-        asked = now()
-        until = {lease: asked + timedelta(seconds=seconds) for lease, seconds in leases.items()}
+        began = now()
+        until = {lease: began + timedelta(seconds=seconds) for lease, seconds in leases.items()}
         rows = [{"mine": lease.name, "at": lease.fence, "then": then} for lease, then in until.items()]
         connection.execute(_RENEW, rows)
 

@@ -242,8 +242,8 @@ class Client:
         sink: Callable[[bytes], object] | None,
     ) -> Answer:
         patience = httpx.Timeout(bounds.seconds, connect=min(_CONNECT_SECONDS, bounds.seconds))
-        asked = {"Accept-Encoding": "gzip", **(headers or {})}
-        request = self._client.build_request(method, url, headers=asked, content=content, timeout=patience)
+        sent_headers = {"Accept-Encoding": "gzip", **(headers or {})}
+        request = self._client.build_request(method, url, headers=sent_headers, content=content, timeout=patience)
         with closing(self._client.send(request, stream=True, follow_redirects=False)) as answer:
             body = list[bytes]()
             if answer.status_code != 200:

@@ -36,9 +36,9 @@ def without_user_namespaces(profile: Profile) -> Profile:
 
 def _unless_new_user(names: list[str], at: int, where: Mapping[str, Any] | None = None) -> list[Mapping[str, Any]]:
     compared = {"index": at, "value": _NEW_USER, "op": "SCMP_CMP_MASKED_EQ"}
-    asked = {"args": [{**compared, "valueTwo": 0}]}
+    condition = {"args": [{**compared, "valueTwo": 0}]}
     refused = {"args": [{**compared, "valueTwo": _NEW_USER}], "errnoRet": _EPERM}
     return [
-        {"names": names, "action": "SCMP_ACT_ALLOW", **asked, **(where or {})},
+        {"names": names, "action": "SCMP_ACT_ALLOW", **condition, **(where or {})},
         {"names": names, "action": "SCMP_ACT_ERRNO", **refused, **(where or {})},
     ]

@@ -188,14 +188,14 @@ def facts(settings: Settings) -> Facts:
     Raises:
         NothingWorks: no OCI runtime can start a container, or no isolation can run a build step.
     """
-    boot, asked = _boot(), _asked(settings)
-    if (kept := _known(settings, boot, asked)) is not None:
+    boot, programs = _boot(), _asked(settings)
+    if (kept := _known(settings, boot, programs)) is not None:
         return kept
     with one_at_a_time(settings.folder() / "host.lock"):
-        if (kept := _known(settings, boot, asked)) is not None:
+        if (kept := _known(settings, boot, programs)) is not None:
             return kept
         _forget_earlier_boot(settings, boot)
-        machine = _find_out(settings, boot, asked)
+        machine = _find_out(settings, boot, programs)
         write_whole(_file(settings), json.dumps(asdict(machine), indent=2) + "\n")
     return machine
 
@@ -218,12 +218,12 @@ def _asked(settings: Settings) -> str:
     return "; ".join(seen)
 
 
-def _known(settings: Settings, boot: str, asked: str) -> Facts | None:
+def _known(settings: Settings, boot: str, programs: str) -> Facts | None:
     try:
         kept = Facts(**json.loads(_file(settings).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):  # never asked, half written, or written by another version of Refit
         return None
-    return kept if (kept.boot, kept.asked) == (boot, asked) else None
+    return kept if (kept.boot, kept.asked) == (boot, programs) else None
 
 
 def _forget_earlier_boot(settings: Settings, boot: str) -> None:
@@ -236,7 +236,7 @@ def _forget_earlier_boot(settings: Settings, boot: str) -> None:
         command.run(["rm", "-rf", "--one-file-system", runtime_folder(settings)], root=True)
 
 
-def _find_out(settings: Settings, boot: str, asked: str) -> Facts:
+def _find_out(settings: Settings, boot: str, programs: str) -> Facts:
     open_files, processes = hard_limits(command.run(["cat", "/proc/self/limits"], root=True).stdout)
     processes = min(processes, int(Path(_PID_MAX).read_text()))
     limits = _limits(open_files, processes)
@@ -255,17 +255,17 @@ def _find_out(settings: Settings, boot: str, asked: str) -> Facts:
         seccomp, seccomp_problem = _call_filter(settings, partial(start, choice, "none"), choice)
         way = _isolation_that_works(settings, choice[0], tree)
     problems = network_problem, limits_problem, seccomp, seccomp_problem
-    return Facts(boot, asked, *choice, way, open_files, processes, *problems)
+    return Facts(boot, programs, *choice, way, open_files, processes, *problems)
 
 
 def _call_filter(
     settings: Settings, start: Callable[[Sequence[str]], None], choice: tuple[str, str]
 ) -> tuple[str, str]:
     """The file with the calls that sessions may make, made of Podman's own, and why there is none."""
-    asked = [*_podman(settings, *choice), "info", "--format", "{{.Host.Security.SECCOMPProfilePath}}"]
+    info = [*_podman(settings, *choice), "info", "--format", "{{.Host.Security.SECCOMPProfilePath}}"]
     file = settings.folder() / "seccomp.json"
     try:
-        own = Path(_as_root(asked).stdout.strip())
+        own = Path(_as_root(info).stdout.strip())
         profile = seccomp.without_user_namespaces(json.loads(own.read_text(encoding="utf-8")))
     except (OSError, ValueError, LookupError, TypeError, command.ProgramFailed) as error:
         return "", f"Podman names no profile that can be read: {error}"

@@ -189,8 +189,8 @@ class Builder:
         """
         listed = [name for name in names if name in tags]
         recorded = self._ledger.digests(listed)
-        asked = [name for name in listed if name not in recorded and signature_tag(name) in tags]
-        signed = each(self._signatures.of, asked)
+        unrecorded = [name for name in listed if name not in recorded and signature_tag(name) in tags]
+        signed = each(self._signatures.of, unrecorded)
         return {**recorded, **{name: digest for name, digest in signed.items() if digest}}
 
     def _find(self, stage: Stage, entry: Entry, mine: Lease, *, carried: bool) -> str | None:

@@ -94,9 +94,9 @@ def make(
     makers: dict[str, str] = {}  # key of a layer → the stage that it is made with
     level = [stage for stage in graph.stages.values() if stage.parent is None]
     while level:
-        asked = [_ask(stage, steps[stage.parent] if stage.parent else None, inputs, layer_key) for stage in level]
-        digests = find([question.key for question in asked if question.key])
-        for question in asked:
+        questions = [_ask(stage, steps[stage.parent] if stage.parent else None, inputs, layer_key) for stage in level]
+        digests = find([question.key for question in questions if question.key])
+        for question in questions:
             name, layer = question.stage.name, question.own_layer
             steps[name] = step = _step(question, digests, layers, latest.get(name), makers.get(layer or ""))
             if layer and step.action is Action.build:
@@ -146,9 +146,9 @@ def _wheels(
     """The steps of the wheels that the stages to be made need, or may need."""
     wheels = {stage.wheels.name: stage.wheels for stage in made if stage.wheels}
     sure = {stage.wheels.name for stage in made if stage.wheels and steps[stage.name].action is Action.build}
-    asked = [_ask(stage, None, inputs, lambda *_: None) for stage in wheels.values()]
-    digests = find([question.key for question in asked if question.key]) if asked else {}
-    answers = [_step(question, digests, (), latest.get(question.stage.name)) for question in asked]
+    wheel_questions = [_ask(stage, None, inputs, lambda *_: None) for stage in wheels.values()]
+    digests = find([question.key for question in wheel_questions if question.key]) if wheel_questions else {}
+    answers = [_step(question, digests, (), latest.get(question.stage.name)) for question in wheel_questions]
     return {step.stage: step if step.digest or step.stage in sure else _unsure(step) for step in answers}
 
 

@@ -178,9 +178,9 @@ class Assembler:
 
         def make(name: str) -> Stage:
             compilers = any(config.levels[lower_level].packages for lower_level in config.below(level))
-            asked = {"lock": lock, "compilers": compilers, "driver": config.driver, "installer": self._installer}
-            asked["version"] = config.version
-            text = self._templates.render(f"{CUDA_RECIPE}/cuda.snippet.j2", **template_variables(profile), **asked)
+            variables = {"lock": lock, "compilers": compilers, "driver": config.driver, "installer": self._installer}
+            variables["version"] = config.version
+            text = self._templates.render(f"{CUDA_RECIPE}/cuda.snippet.j2", **template_variables(profile), **variables)
             files = {path: content for path, content in self._files(folder / "files").items() if path in text}
             if not lock:
                 return Stage(name, Kind.closed, parent.name, text, files)
@@ -203,9 +203,9 @@ class Assembler:
 
         def make(name: str) -> Stage:
             system = self._beyond(below, config.levels[level].rpm)
-            asked = {"level": level, "version": config.version, "key": config.key, "system": system}
-            asked |= {"repositories": repositories, "repository": config.repository}
-            variables = {**template_variables(profile), **asked}
+            variables_of_level = {"level": level, "version": config.version, "key": config.key, "system": system}
+            variables_of_level |= {"repositories": repositories, "repository": config.repository}
+            variables = {**template_variables(profile), **variables_of_level}
             text = self._templates.render(f"{CUDA_RECIPE}/rpm.snippet.j2", **variables)
             own = {**self._files(self._root / CUDA_RECIPE / "files"), **system_locks.sources(below)}
             files = {path: content for path, content in own.items() if path in text}
@@ -383,10 +383,10 @@ class Assembler:
         return tuple(sorted(set(self._resolve(with_packages(base, packages))) - set(self._resolve(base))))
 
     def _resolve(self, base: Base) -> tuple[str, ...]:
-        asked = (base.name, *base.config.repositories, *base.packages)
-        if asked not in self._resolved:
-            self._resolved[asked] = self._resolving(base)
-        return self._resolved[asked]
+        key = (base.name, *base.config.repositories, *base.packages)
+        if key not in self._resolved:
+            self._resolved[key] = self._resolving(base)
+        return self._resolved[key]
 
     def _once(self, step: str, name: str, make: Callable[[str], Stage]) -> Stage:
         if (step, name) not in self._made:

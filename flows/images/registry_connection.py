@@ -235,13 +235,13 @@ class RegistryConnection:
         Raises:
             NoAnswer: it is.
         """
-        asked = patience.asked_for(answer.headers, datetime.now(UTC))
-        seconds = patience.wait(asked, number, random())
+        seconds_asked_for = patience.asked_for(answer.headers, datetime.now(UTC))
+        seconds = patience.wait(seconds_asked_for, number, random())
         patient = min(self._wait, _SHORTLY) if self._gave_up else self._wait
         if waited + seconds > patient or command.is_over():
             self._gave_up = True
             progress.report(self._thing, State.failed, f"it answers {answer.status}")
-            more = f" It asks to be left alone for {asked:.0f} s." if asked else ""
+            more = f" It asks to be left alone for {seconds_asked_for:.0f} s." if seconds_asked_for else ""
             raise NoAnswer(
                 f"The image registry {self.host} is busy.",
                 why=f"It answers {answer.status}, {number} times in {waited:.0f} s.{more} {answer.said}".rstrip(),

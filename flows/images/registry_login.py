@@ -74,10 +74,10 @@ class Login:
         return bool(self.headers(kind))
 
     def _token(self, challenge: Mapping[str, str], ask: Ask) -> str:
-        asked = {name: challenge[name] for name in ("service", "scope") if name in challenge}
+        query = {name: challenge[name] for name in ("service", "scope") if name in challenge}
         try:
             realm = httpx.URL(challenge.get("realm", ""))
-            place = realm.copy_with(userinfo=b"").copy_merge_params(asked)
+            place = realm.copy_with(userinfo=b"").copy_merge_params(query)
         except (httpx.InvalidURL, ValueError):
             raise UnknownRealm(challenge.get("realm", "")[:200]) from None
         if place.scheme not in ("http", "https") or (self._login and not self._may_know(place)):

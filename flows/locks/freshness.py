@@ -212,8 +212,8 @@ def _record_of(base: Base, settings: Settings) -> SystemRecord | None:
 
 
 def _system_file(base: Base, settings: Settings) -> Path:
-    asked = (platform.machine(), base.config.suite, settings.debian_mirror, *sorted(base.packages))
-    return _folder(settings) / f"system-{base.name}-{_hash(' '.join(asked).encode())}.json"
+    key = (platform.machine(), base.config.suite, settings.debian_mirror, *sorted(base.packages))
+    return _folder(settings) / f"system-{base.name}-{_hash(' '.join(key).encode())}.json"
 
 
 # --- Python packages ------------------------------------------------------------------------------------------------
@@ -229,17 +229,17 @@ def look_at_locks(folders: Mapping[Path, str], settings: Settings) -> dict[Path,
         settings: where the indexes are.
     """
     at = now()
-    asked: dict[Path, dict[str, Index]] = {}
+    indexes: dict[Path, dict[str, Index]] = {}
     looks: dict[Path, LockLook] = {}
     for folder, terms in folders.items():
         try:
-            asked[folder] = _pages_of(folder, settings)
+            indexes[folder] = _pages_of(folder, settings)
         except RefitError as error:
             looks[folder] = LockLook(folder, Finding(Verdict.unknown, " ".join(str(error).split())), at, {}, terms)
-    records = {folder: _read(_lock_file(folder, settings), LockRecord) for folder in asked}
-    pages = _fetch(asked.values(), [record for record in records.values() if record], settings)
+    records = {folder: _read(_lock_file(folder, settings), LockRecord) for folder in indexes}
+    pages = _fetch(indexes.values(), [record for record in records.values() if record], settings)
     wheels = {str(path): Page(digest=_files_in(path)) for path in settings.wheel_folders}
-    for folder, addresses in asked.items():
+    for folder, addresses in indexes.items():
         seen = {**{url: pages[url] for url in addresses}, **wheels}
         readable = {url: page for url, page in seen.items() if isinstance(page, Page)}
         finding = lock_finding(records[folder], seen, at, folders[folder])

@@ -145,7 +145,9 @@ def with_wheels(lock: Mapping[str, Any], wheels: Mapping[tuple[str, str], Sequen
     }
 
 
-def _resolve(pipfile: Pipfile, asked: str, image: str, settings: Settings, until: date | None) -> tuple[str, str]:
+def _resolve(
+    pipfile: Pipfile, pipfile_text: str, image: str, settings: Settings, until: date | None
+) -> tuple[str, str]:
     """Run pipenv on a text in the place of a Pipfile; returns the Python that it ran with, and the text of the lock."""
     if image.startswith("sha256:"):
         image = f"docker://{settings.registry_host}/{settings.repository}/stages@{image}"
@@ -165,7 +167,7 @@ def _resolve(pipfile: Pipfile, asked: str, image: str, settings: Settings, until
                 "SOURCES": ",".join(pipfile.built),
             },
             network="host",  # as in builds: the index may be on loopback
-            stdin=asked,
+            stdin=pipfile_text,
             limit=LOCK_SECONDS,
             on_line=output.append,
         )

@@ -61,8 +61,8 @@ class Pipfile:
 
     def index_of(self, category: str, name: str) -> str:
         """The source that a package comes from, and from no other: the one that it names, else the first."""
-        asked = {canonicalize_name(key): how for key, how in self.packages.get(category, {}).items()}
-        how = asked.get(canonicalize_name(name))
+        requirements = {canonicalize_name(key): how for key, how in self.packages.get(category, {}).items()}
+        how = requirements.get(canonicalize_name(name))
         return str((how.get("index") if isinstance(how, dict) else None) or self.sources[0]["name"])
 
     def further(self, category: str) -> tuple[str, ...]:
@@ -82,9 +82,11 @@ class Pipfile:
 
     def everywhere(self, categories: Iterable[str]) -> tuple[str, ...]:
         """The packages that these categories ask for on any machine: those without a marker."""
-        asked = {name: how for category in categories for name, how in self.packages.get(category, {}).items()}
+        requirements = {name: how for category in categories for name, how in self.packages.get(category, {}).items()}
         return tuple(
-            sorted(name for name, how in asked.items() if not isinstance(how, dict) or how.keys() <= _UNCONDITIONAL)
+            sorted(
+                name for name, how in requirements.items() if not isinstance(how, dict) or how.keys() <= _UNCONDITIONAL
+            )
         )
 
 
@@ -147,13 +149,13 @@ def _mistakes_together(texts: Mapping[Path, str], parts: Mapping[Path, Mapping[s
                     file, line, f"source: {source['name']!r} is another one in {first_file}", "give it another name"
                 )
         for category in part.keys() - _OTHER_SECTIONS:
-            for name, asked in part[category].items():
+            for name, requirement in part[category].items():
                 first_file, other = origins.get((category, canonicalize_name(name)), (file, None))
-                if other == asked:
+                if other == requirement:
                     line = _line(texts[file], category, name)
                     yield Mistake(file, line, f"{name}: {first_file} asks for the same", "take it out here")
-                origins[category, canonicalize_name(name)] = file, asked
-                index = asked.get("index") if isinstance(asked, dict) else None
+                origins[category, canonicalize_name(name)] = file, requirement
+                index = requirement.get("index") if isinstance(requirement, dict) else None
                 if index and index not in sources:
                     line = _line(texts[file], category, name)
                     yield Mistake(file, line, f"{name}: there is no source {index!r}", f"known: {', '.join(sources)}")
@@ -266,14 +268,18 @@ def _category_mistakes(path: Path, text: str, data: Mapping[str, Any]) -> Iterab
             what = f"{category}: not a name for a category"
             yield Mistake(path, _line(text, category), what, "use small letters, digits and `-`")
         else:
-            for name, asked in packages.items():
-                for mistake in _package_mistakes(path, name, asked):
+            for name, requirement in packages.items():
+                for mistake in _package_mistakes(path, name, requirement):
                     yield replace(mistake, line=_line(text, category, name))
 
 
-def _package_mistakes(path: Path, name: str, asked: object) -> Iterable[Mistake]:
-    version, markers = (asked.get("version", "*"), asked.get("markers")) if isinstance(asked, dict) else (asked, None)
-    if isinstance(asked, dict) and (other := sorted({"git", "path", "file", "editable"} & set(asked))):
+def _package_mistakes(path: Path, name: str, requirement: object) -> Iterable[Mistake]:
+    version, markers = (
+        (requirement.get("version", "*"), requirement.get("markers"))
+        if isinstance(requirement, dict)
+        else (requirement, None)
+    )
+    if isinstance(requirement, dict) and (other := sorted({"git", "path", "file", "editable"} & set(requirement))):
         what = f"{name}: {other[0]!r} has no hash, so it can't be locked"
         yield Mistake(path, 0, what, "name a version, and put its wheel into a folder of the setting wheel_folders")
         return

@@ -93,12 +93,12 @@ def bounded(
         bounds: how far each package may move.
         astray: category → packages that nobody names, to be held within their exceptions all the same.
     """
-    asked = {category: _narrowed(pipfile[category], bounds) for category in categories}
+    requirements = {category: _narrowed(pipfile[category], bounds) for category in categories}
     for category, packages in (*bounds.first.items(), *astray.items()):
-        section = asked.setdefault(category if category in categories else FIRST_CATEGORY, {})
+        section = requirements.setdefault(category if category in categories else FIRST_CATEGORY, {})
         named = {_plain(name) for name in section}
         section.update((name, bounds.range(name)) for name in packages if name not in named)
-    return as_text({**pipfile, **asked})
+    return as_text({**pipfile, **requirements})
 
 
 def astray(bounds: Bounds, now: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -180,10 +180,10 @@ def _narrowed(packages: Mapping[str, Any], bounds: Bounds) -> dict[str, Any]:
     """The requirements of a section, within bounds. An exception is the release's last word, so it stands alone."""
     narrowed: dict[str, Any] = {}
     excepted = {waiver.package for waiver in bounds.waivers}
-    for name, asked in packages.items():
+    for name, requirement in packages.items():
         plain = _plain(name)
-        own = asked.get("version", "*") if isinstance(asked, Mapping) else asked
+        own = requirement.get("version", "*") if isinstance(requirement, Mapping) else requirement
         parts = [bounds.range(plain)] if plain in excepted else [bounds.range(plain), own]
         version = ",".join(part for part in parts if part not in ("", "*")) or "*"
-        narrowed[name] = {**asked, "version": version} if isinstance(asked, Mapping) else version
+        narrowed[name] = {**requirement, "version": version} if isinstance(requirement, Mapping) else version
     return narrowed

@@ -175,12 +175,12 @@ def _fetch(connection: _Connection, url: str, page: Page | None) -> Page | Unrea
 
 
 def _ask(connection: _Connection, url: str, headers: Mapping[str, str]) -> Answer:
-    asked = {**_HEADERS, **headers}
+    sent_headers = {**_HEADERS, **headers}
     with within(_BOUNDS.seconds):
         for _ in range(_ATTEMPTS - 1):
             with suppress(httpx.TransportError):
-                return connection.client.fetch("GET", url, _BOUNDS, headers=asked, private=connection.login)
-        return connection.client.fetch("GET", url, _BOUNDS, headers=asked, private=connection.login)
+                return connection.client.fetch("GET", url, _BOUNDS, headers=sent_headers, private=connection.login)
+        return connection.client.fetch("GET", url, _BOUNDS, headers=sent_headers, private=connection.login)
 
 
 @contextmanager

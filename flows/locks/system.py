@@ -43,8 +43,8 @@ def resolve(base: Base, settings: Settings) -> tuple[str, ...]:
         RefitError: the mirror doesn't answer, or has not all of the packages.
     """
     family = _FAMILIES[base.config.family]
-    asked = {"packages": sorted(base.packages), "state": family.state(base, settings)}
-    name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
+    inputs = {"packages": sorted(base.packages), "state": family.state(base, settings)}
+    name = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
     note = settings.folder("cache", "system") / f"{base.name}-{name}.json"
     if note.exists():
         return tuple(json.loads(note.read_text()))

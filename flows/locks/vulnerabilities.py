@@ -133,9 +133,9 @@ def _known_by(service: Callable[..., bytes], packages: Sequence[tuple[str, str]]
     for _ in range(len(every) // _A_BATCH + _MOST_PAGES):
         if not every:
             return
-        asked, every = every[:_A_BATCH], every[_A_BATCH:]
-        results = json.loads(service("POST", "/v1/querybatch", {"queries": asked}))["results"]
-        for query, result in zip(asked, results, strict=True):
+        batch, every = every[:_A_BATCH], every[_A_BATCH:]
+        results = json.loads(service("POST", "/v1/querybatch", {"queries": batch}))["results"]
+        for query, result in zip(batch, results, strict=True):
             yield from (str(entry["id"]) for entry in result.get("vulns", ()))
             if mark := result.get("next_page_token"):
                 every.append({**query, "page_token": mark})

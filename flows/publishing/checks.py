@@ -135,8 +135,8 @@ def run(
         RefitError: the image can't be pulled.
     """
     rules = f"{_PIP_CHECK} {_PRIVATE.pattern} {_PROBE.read_text()}"
-    asked = f"{content} {access.as_label()} {sorted(distributions)} {rules}{'' if vouched else ' unvouched'}"
-    note = settings.folder("cache", "checks") / f"{sha256(asked.encode()).hexdigest()[:32]}.json"
+    inputs = f"{content} {access.as_label()} {sorted(distributions)} {rules}{'' if vouched else ' unvouched'}"
+    note = settings.folder("cache", "checks") / f"{sha256(inputs.encode()).hexdigest()[:32]}.json"
     if note.exists():
         kept = json.loads(note.read_text())
         return Report(tuple(Finding(**finding) for finding in kept["findings"]), kept["sizes"], kept["packages"])
@@ -219,10 +219,10 @@ def secret_values(settings: Settings) -> dict[str, str]:
 
 
 def _look(image: str, access: Access, distributions: Sequence[str], settings: Settings, vouched: bool) -> Report:
-    asked = access.port and vouched
-    with _container(image, access, settings, "" if asked else "none") as name:
-        first = _answers if asked else _stays_up
-        alive = _timed("ide" if asked else "steady", lambda: first(name, access, settings))
+    asks_ide = access.port and vouched
+    with _container(image, access, settings, "" if asks_ide else "none") as name:
+        first = _answers if asks_ide else _stays_up
+        alive = _timed("ide" if asks_ide else "steady", lambda: first(name, access, settings))
         if not alive.passed:
             return Report((alive,))
         inside = (
@@ -314,21 +314,21 @@ def _answers(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
     url = f"http://{published[0]}{access.health}"
     page = f"http://{published[0]}{access.page.replace('{token}', '')}"
     limit, seen, ready = settings.ready_timeout_seconds * access.patience, "nothing", False
-    asked = time.monotonic()
+    looked_at = time.monotonic()
     with httpx.Client(trust_env=False, timeout=_ANSWER_SECONDS, verify=outside.NOBODY) as client:
         outside.keep_deadlines(client)
 
         def is_over() -> bool:
-            nonlocal seen, ready, asked
+            nonlocal seen, ready, looked_at
             try:
                 code = _code(client, url)
             except httpx.TransportError as error:
                 seen = str(error) or type(error).__name__
             else:
                 seen, ready = f"{access.health} answers {code}", code == httpx.codes.OK
-            if ready or time.monotonic() - asked < _PROGRAM_SECONDS:
+            if ready or time.monotonic() - looked_at < _PROGRAM_SECONDS:
                 return ready
-            asked = time.monotonic()
+            looked_at = time.monotonic()
             return not _running(name, settings)
 
         wait_until(is_over, seconds=limit)
@@ -357,8 +357,8 @@ def _imports(name: str, distributions: Sequence[str], settings: Settings) -> tup
     inside = ["python3", "-B", _PROBE_INSIDE, "modules"]
     argv = [*tools.podman(settings), "exec", "--interactive", name, *inside]
     limit = probe.IMPORT_SECONDS * (len(distributions) + 1)
-    asked = json.dumps(list(distributions))
-    failures = _parsed(command.run(argv, root=True, stdin=asked, limit=limit, most=MOST_TOLD), _MODULES)
+    request = json.dumps(list(distributions))
+    failures = _parsed(command.run(argv, root=True, stdin=request, limit=limit, most=MOST_TOLD), _MODULES)
     problems = [printable(f"{name}: {problem}")[:MOST_SHOWN] for name, problem in failures.items()]
     return not problems, "\n".join(problems[:MOST_PROBLEMS]) or f"{len(distributions)} packages"
 

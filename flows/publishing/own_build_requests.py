@@ -209,13 +209,13 @@ class BuildRequests:
         )
         waiting = [request.bundle for request in requests if request.begun is None]
         going = {name.removeprefix(queued("")) for name in held(self.database, queued(""))}
-        asked = {request.bundle: request for request in requests}
+        by_bundle = {request.bundle: request for request in requests}
 
         def before(bundle: str) -> int:
             return waiting.index(bundle) if bundle in waiting else 0
 
         def of(bundle: str) -> BuildStatus:
-            of_bundle = asked.get(bundle), before(bundle), bundle in going, last.get(bundle), now()
+            of_bundle = by_bundle.get(bundle), before(bundle), bundle in going, last.get(bundle), now()
             return status(*of_bundle, results.get(bundle))
 
         return {bundle: of(bundle) for bundle in sorted(bundles)}

@@ -160,8 +160,8 @@ class Publications:
             digest: what for digest, what in published.items() if what.key not in revoked
         }
         results |= {digest: Refusal(digest, Doubt.revoked) for digest in sorted_digests if digest in revoked}
-        asked = [digest for digest in sorted_digests if digest not in results]
-        seen = each(self._by_signature, asked)
+        unsettled = [digest for digest in sorted_digests if digest not in results]
+        seen = each(self._by_signature, unsettled)
         with self._lock:
             self._checked.update({digest: what for digest, what in seen.items() if isinstance(what, Publication)})
         return results | seen
@@ -241,8 +241,10 @@ class Publications:
                 doubts.setdefault(error.doubt, error.key)
                 continue
             if _is_about(statement, digest):
-                asked = statement.predicate.get("buildDefinition", {}).get("externalParameters", {})
-                return Publication(digest, str(asked.get("profile", "")), str(asked.get("release", "")), statement.key)
+                parameters = statement.predicate.get("buildDefinition", {}).get("externalParameters", {})
+                return Publication(
+                    digest, str(parameters.get("profile", "")), str(parameters.get("release", "")), statement.key
+                )
             doubts.setdefault(Doubt.broken, statement.key)
         if not doubts:
             present = self._registry.digest(self._registry.repository, digest)

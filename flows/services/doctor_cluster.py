@@ -31,46 +31,46 @@ def cluster(settings: Settings) -> Iterable[Finding]:
         return
     options = ownership.looking(settings)
     yield judge_registry(options.registry)
-    asked = Cluster(options)
+    cluster = Cluster(options)
     try:
-        version = asked.of_all("version", "") or {}
+        version = cluster.of_all("version", "") or {}
         yield Finding("cluster", True, f"Kubernetes {version.get('gitVersion', '')}")
-        yield judge_rights(rights.lacking(asked), options.namespace)
-        yield judge_drains(asked.may(rights.NODES), asked.may(rights.BUDGET))
-        yield judge_isolation(options, all(map(asked.may, rights.ISOLATION)))
-        yield from _objects(asked, options)
-        yield judge_snapshots(ClusterSnapshots(asked).how())
+        yield judge_rights(rights.lacking(cluster), options.namespace)
+        yield judge_drains(cluster.may(rights.NODES), cluster.may(rights.BUDGET))
+        yield judge_isolation(options, all(map(cluster.may, rights.ISOLATION)))
+        yield from _objects(cluster, options)
+        yield judge_snapshots(ClusterSnapshots(cluster).how())
     except RefitError as error:
         yield Finding("cluster", False, f"{error.what} {error.why}".strip(), error.hint)
     finally:
-        asked.close()
+        cluster.close()
 
 
-def _objects(asked: Cluster, options: ClusterOptions) -> Iterable[Finding]:
+def _objects(cluster: Cluster, options: ClusterOptions) -> Iterable[Finding]:
     """Whether namespace, pull secret, storage class and priority class are there, as far as Refit may know that."""
-    if asked.may(Right("secrets", "get")) and options.pull_secret:
-        exists = asked.find("secrets", options.pull_secret) is not None
+    if cluster.may(Right("secrets", "get")) and options.pull_secret:
+        exists = cluster.find("secrets", options.pull_secret) is not None
         hint = (
             f"`kubectl --namespace {options.namespace} create secret docker-registry {options.pull_secret} "
             f"--docker-server={options.registry} …`"
         )
         yield Finding("pull secret", exists, f"{options.pull_secret} is {'' if exists else 'not '}there", hint)
-    yield from _of_all(asked, "api/v1", "namespaces", options.namespace)
-    yield from _of_all(asked, "apis/scheduling.k8s.io/v1", "priorityclasses", options.priority_class)
+    yield from _of_all(cluster, "api/v1", "namespaces", options.namespace)
+    yield from _of_all(cluster, "apis/scheduling.k8s.io/v1", "priorityclasses", options.priority_class)
     try:
-        classes = (asked.of_all("apis/storage.k8s.io/v1", "storageclasses") or {}).get("items") or []
+        classes = (cluster.of_all("apis/storage.k8s.io/v1", "storageclasses") or {}).get("items") or []
     except RefitError as error:
         yield _unknown("storage class", error)
         return
     yield judge_storage(classes, options.storage_class)
 
 
-def _of_all(asked: Cluster, group: str, resource: str, name: str) -> Iterable[Finding]:
+def _of_all(cluster: Cluster, group: str, resource: str, name: str) -> Iterable[Finding]:
     thing = {"namespaces": "namespace", "priorityclasses": "priority class"}[resource]
     if not name:
         return
     try:
-        objects = asked.of_all(group, resource, name)
+        objects = cluster.of_all(group, resource, name)
     except RefitError as error:
         yield _unknown(thing, error)
         return

@@ -22,13 +22,13 @@ def others(settings: Settings) -> Iterable[Finding]:
     """Whether each namespace and the Hub of `others` let Refit do what it has to; nothing where it names none."""
     others = settings.others
     for namespace in others.notebooks:
-        asked = Cluster(replace(ClusterOptions.of(settings), namespace=namespace))
+        cluster = Cluster(replace(ClusterOptions.of(settings), namespace=namespace))
         try:
-            yield judge_notebooks(rights.lacking(asked, rights.OF_NOTEBOOKS), namespace)
+            yield judge_notebooks(rights.lacking(cluster, rights.OF_NOTEBOOKS), namespace)
         except RefitError as error:
             yield Finding("notebooks", False, f"{namespace}: {error.what} {error.why}".strip(), error.hint)
         finally:
-            asked.close()
+            cluster.close()
     if others.notebooks or others.hub.api:
         seen, problems = Others(settings).see()
         yield from (

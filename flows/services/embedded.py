@@ -72,12 +72,12 @@ def gateway(settings: Settings) -> Service:
     listening = ["--ip", settings.bind_address, "--port", str(settings.gateway_port)]
     listening += ["--second-ip", settings.second_loopback] if settings.second_loopback else []
     options = ["--api-port", str(settings.gateway_api_port), "--waiting-page", routes.WAITING_PAGE]
-    asked = ["--authorizer", routes.AUTHORIZER] if settings.hub_wanted else []
-    asked += ["--main", settings.people_host] if settings.hub_wanted and settings.people_host else []
+    authorizer = ["--authorizer", routes.AUTHORIZER] if settings.hub_wanted else []
+    authorizer += ["--main", settings.people_host] if settings.hub_wanted and settings.people_host else []
     return Service(
         name="gateway",
         title="Gateway of sessions",
-        argv=(str(NODE), str(program / _PROXY), *listening, *options, *asked),
+        argv=(str(NODE), str(program / _PROXY), *listening, *options, *authorizer),
         environment={"CONFIGPROXY_AUTH_TOKEN": written_secret(folder / "token")},
         inherited=inherited_environment(),
         folder=folder,

@@ -17,16 +17,16 @@ LAUNCH = "launch.json"
 
 def main(folder: Path) -> None:
     """Become the service of this folder."""
-    asked = json.loads((folder / LAUNCH).read_text(encoding="utf-8"))
-    note(Path(asked["notes"]))
-    log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    launch = json.loads((folder / LAUNCH).read_text(encoding="utf-8"))
+    note(Path(launch["notes"]))
+    log = os.open(launch["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     for opened, stream in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(opened, stream)
-    os.chdir(asked["cwd"])
+    os.chdir(launch["cwd"])
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and a program would inherit that
         signal.signal(ignored, signal.SIG_DFL)
-    os.execvpe(asked["argv"][0], asked["argv"], asked["environment"])
+    os.execvpe(launch["argv"][0], launch["argv"], launch["environment"])
 
 
 def note(folder: Path) -> None:

@@ -98,8 +98,8 @@ class Supervisor:
         if shutil.which(service.argv[0], path=environment.get("PATH")) is None:
             raise ProgramMissing(service.argv[0])
         notes = service.folder / NOTES
-        asked = {"argv": service.argv, "environment": environment, "cwd": str(service.folder)}
-        text = json.dumps({**asked, "log": str(service.log), "notes": str(notes)})
+        launch = {"argv": service.argv, "environment": environment, "cwd": str(service.folder)}
+        text = json.dumps({**launch, "log": str(service.log), "notes": str(notes)})
         write_whole(service.folder / launcher.LAUNCH, text, private=True)
         self._be_there(service)
         if not wait_until(lambda: self._has_let_go(service), seconds=_LET_GO_SECONDS):

@@ -82,13 +82,13 @@ class WaitingPage:
     def _seen(self, name: str) -> Seen:
         if (intent := self.sessions.store.intent(name)) is None:
             return Seen(name, None)
-        should_run, asked = intent
+        should_run, wanted_since = intent
         page = routes.page(name) if self.has_hub else ""
         busy = f"session {name}" in held(self._database, f"session {name}")
         for move in self.journal.unfinished(name):
             downtimes = self.journal.downtimes(LATELY)
-            return Seen(name, should_run, asked, busy, move, self.journal.entries(move), downtimes, page)
-        return Seen(name, should_run, asked, busy, page=page)
+            return Seen(name, should_run, wanted_since, busy, move, self.journal.entries(move), downtimes, page)
+        return Seen(name, should_run, wanted_since, busy, page=page)
 
 
 def response(status: AwayStatus, *, html: bool) -> Response:

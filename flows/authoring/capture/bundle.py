@@ -31,8 +31,8 @@ def texts(capture: Capture, session: str) -> dict[str, str]:
 
 def pipfile(capture: Capture) -> str:
     """Its Pipfile: canonical names are keys of TOML as they are, and versions hold nothing that ends a string."""
-    asked = "".join(_line(name, version, capture.extras.get(name, ())) for name, version in capture.packages.items())
-    return f'[packages]\n{asked}\n[requires]\npython_version = "{python_version(capture.python)}"\n'
+    lines = "".join(_line(name, version, capture.extras.get(name, ())) for name, version in capture.packages.items())
+    return f'[packages]\n{lines}\n[requires]\npython_version = "{python_version(capture.python)}"\n'
 
 
 def _line(name: str, version: str, extras: Iterable[str]) -> str:

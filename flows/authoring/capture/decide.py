@@ -117,7 +117,7 @@ def _by_extra(package: Package) -> dict[str, set[str]]:
 
 def without(capture: Capture, names: Collection[str], reason: Reason, why: str) -> Capture:
     """A capture without these Python packages, which are told with the reason."""
-    packages = {name: asked for name, asked in capture.packages.items() if name not in names}
+    packages = {name: version for name, version in capture.packages.items() if name not in names}
     left = (Left(Source.python, name, reason, why) for name in sorted(capture.packages.keys() & {*names}))
     return replace(capture, packages=packages, left=(*capture.left, *left))
 
@@ -187,7 +187,7 @@ def _same(one: str, other: str) -> bool:
 def _take(package: Package, image: Mapping[str, str], given: Given, packages: dict[str, str], left: list[Left]) -> None:
     """Add a package to those that are captured, or to those that are left with the reason."""
     try:
-        name, asked = _asked(package)
+        name, version = _asked(package)
     except _Unusable as error:
         left.append(Left(Source.python, package.name, error.reason, error.why))
         return
@@ -199,7 +199,7 @@ def _take(package: Package, image: Mapping[str, str], given: Given, packages: di
     elif name in given.said:
         why = f"{given.bundle} asks for it, and the session has {package.version}"
         left.append(Left(Source.python, name, Reason.in_bundle, why))
-    elif packages.setdefault(name, asked) != asked:
+    elif packages.setdefault(name, version) != version:
         why = f"{packages[name]} is taken, and {package.version} is here, too"
         left.append(Left(Source.python, name, Reason.twice, why))
 
@@ -217,13 +217,13 @@ def _asked(package: Package) -> tuple[str, str]:
     if package.problem:
         raise _Unusable(Reason.unreadable, package.problem)
     try:
-        name, asked = str(canonicalize_name(package.name, validate=True)), specifier(package.version)
+        name, version = str(canonicalize_name(package.name, validate=True)), specifier(package.version)
     except (InvalidName, InvalidVersion):
         why = f"name or version {package.version!r} is none by Python's rules"
         raise _Unusable(Reason.unusable_name, why) from None
-    if len(name) + len(asked) > MOST_NAMED:
+    if len(name) + len(version) > MOST_NAMED:
         raise _Unusable(Reason.unusable_name, "name and version are too long")
-    return name, asked
+    return name, version
 
 
 def _system(installed: Installed, given: Given) -> tuple[tuple[str, ...], list[Left]]:

@@ -140,10 +140,10 @@ def _exact(packages: Mapping[str, Any]) -> dict[str, Any]:
         return f"=={version}" if isinstance(version, str) and version[:1].isdigit() else version
 
     return {
-        name: {**asked, "version": exact(asked["version"])}
-        if isinstance(asked, dict) and "version" in asked
-        else exact(asked)
-        for name, asked in packages.items()
+        name: {**requirement, "version": exact(requirement["version"])}
+        if isinstance(requirement, dict) and "version" in requirement
+        else exact(requirement)
+        for name, requirement in packages.items()
     }
 
 

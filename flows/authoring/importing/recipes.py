@@ -88,19 +88,19 @@ class Recipes:
             why = cuda.why_unclear(self._cuda_of(name), catalog.cuda, self._chosen)
         if why:
             return Recipe(name, why=why)
-        asked = {"os": one.os, "python": one.python, "bundle": self._bundles[one.bundle], "ide": self._ides[one.ide]}
-        asked["cuda"] = self._level(name, one, catalog) if one.cuda else choices.NONE
-        line = edit.flow(choices.written(asked))
-        level = asked["cuda"] if one.cuda else ""
+        choice = {"os": one.os, "python": one.python, "bundle": self._bundles[one.bundle], "ide": self._ides[one.ide]}
+        choice["cuda"] = self._level(name, one, catalog) if one.cuda else choices.NONE
+        line = edit.flow(choices.written(choice))
+        level = choice["cuda"] if one.cuda else ""
         if lost := self._lost(one):
             return Recipe(name, line, level, lost)
         if obstacle := self._sections.obstacle(one):
             return Recipe(name, line, level, obstacle)
-        if asked not in possible:
-            why = "; ".join(why_not(choices.choice(asked), catalog)).replace(f"{catalog.root}/", "")
+        if choice not in possible:
+            why = "; ".join(why_not(choices.choice(choice), catalog)).replace(f"{catalog.root}/", "")
             return Recipe(name, line, level, why)
         what = f"{changed} instructions of its Containerfile are in none of its snippets" if changed else ""
-        return Recipe(name, line, level, what or _obstacle(assembler, catalog, asked, self.release))
+        return Recipe(name, line, level, what or _obstacle(assembler, catalog, choice, self.release))
 
     def _cuda_of(self, name: str) -> Mapping[str, str]:
         """The versions of CUDA that a recipe has: those that it installs itself, else those of their layers."""

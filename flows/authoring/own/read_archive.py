@@ -155,13 +155,13 @@ def _from_zip(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Callable[[in
 
 def main() -> None:
     """Read the archive on standard input by what the first argument says, as JSON."""
-    asked = json.loads(sys.argv[1])
+    request = json.loads(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     content = sys.stdin.buffer.read()
     try:
-        contents = read(content, asked["files"], asked["size"], asked["depth"])
+        contents = read(content, request["files"], request["size"], request["depth"])
     except Refused as refused:
         print(json.dumps({"refused": [str(argument)[:200] for argument in refused.args]}))
     except NoArchive as broken:

@@ -91,13 +91,13 @@ def _content(name: str, path: str, folder: int, most: int) -> bytes:
 
 def main() -> None:
     """Read what the first argument says, as JSON."""
-    asked = json.loads(sys.argv[1])
+    request = json.loads(sys.argv[1])
     try:
-        contents = read(opened(asked["path"]), asked["files"], asked["size"], asked["depth"])
+        contents = read(opened(request["path"]), request["files"], request["size"], request["depth"])
     except Refused as refused:
         print(json.dumps({"refused": list(refused.args)}))
     except OSError as error:
-        print(json.dumps({"refused": [str(error.filename or asked["path"]), error.strerror]}))
+        print(json.dumps({"refused": [str(error.filename or request["path"]), error.strerror]}))
     else:
         print(json.dumps({"files": {path: base64.b64encode(text).decode() for path, text in contents.items()}}))
 

@@ -36,9 +36,9 @@ def from_folder(folder: Path, uid: int) -> dict[str, bytes]:
         Mistakes: there is something else than files, or more of it than may be.
         RefitError: it can't be read.
     """
-    asked = {"path": os.path.abspath(folder), "files": FILES, "size": SIZE, "depth": DEPTH}  # noqa: PTH100 - no links
+    request = {"path": os.path.abspath(folder), "files": FILES, "size": SIZE, "depth": DEPTH}  # noqa: PTH100 - no links
     script = Path(read_folder.__file__).read_text(encoding="utf-8")
-    return _contents(_output_of(uid, ["-", json.dumps(asked)], script, "the program that reads a folder"))
+    return _contents(_output_of(uid, ["-", json.dumps(request)], script, "the program that reads a folder"))
 
 
 def uid_of(owner: str) -> int:
@@ -59,12 +59,12 @@ def from_archive(stream: IO[bytes]) -> dict[str, bytes]:
     content = stream.read(ARCHIVE + 1)
     if len(content) > ARCHIVE:
         raise RefitError(f"The archive has more than {ARCHIVE:,} bytes.", hint="a bundle is a few files of text.")
-    asked = json.dumps({"files": FILES, "size": SIZE, "depth": DEPTH})
+    request = json.dumps({"files": FILES, "size": SIZE, "depth": DEPTH})
     script = Path(read_archive.__file__).read_text(encoding="utf-8")
     with TemporaryFile() as file:
         file.write(content)
         file.seek(0)
-        answer = _output_of(NOBODY, ["-c", script, asked], file, "the program that reads archives")
+        answer = _output_of(NOBODY, ["-c", script, request], file, "the program that reads archives")
     if (broken := answer.get("broken")) is not None:
         raise RefitError("That is no archive of tar or zip.", why=str(broken), hint="`tar -C FOLDER -c .` makes one.")
     return _contents(answer)

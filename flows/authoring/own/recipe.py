@@ -86,24 +86,24 @@ def _pipfile(path: str, text: str) -> Iterator[Mistake]:
             hint = "packages come from the indexes of the bundle that it extends"
             yield Mistake(Path(path), _line(text, f"[{section}", f"[[{section}"), f"[{section}] may not be here", hint)
         elif section == "packages":
-            for name, asked in entries.items():
-                if not _NAME.fullmatch(name) or not _is_version(asked):
+            for name, requirement in entries.items():
+                if not _NAME.fullmatch(name) or not _is_version(requirement):
                     hint = 'write it like `six = "~=1.16"`: no address, index, git or file'
                     yield Mistake(Path(path), _line(text, name, f'"{name}'), f"{name[:60]}: this is no version", hint)
 
 
-def _is_version(asked: object) -> bool:
+def _is_version(requirement: object) -> bool:
     extras = False
-    if isinstance(asked, dict):
-        listed = asked.get("extras", [])
+    if isinstance(requirement, dict):
+        listed = requirement.get("extras", [])
         extras = isinstance(listed, list) and all(isinstance(extra, str) and _NAME.fullmatch(extra) for extra in listed)
-        if not extras or asked.keys() - {"version", "extras"}:
+        if not extras or requirement.keys() - {"version", "extras"}:
             return False
-        asked = asked.get("version")
-    if not isinstance(asked, str):
+        requirement = requirement.get("version")
+    if not isinstance(requirement, str):
         return False
     try:
-        return asked == "*" or bool(asked and SpecifierSet(asked))
+        return requirement == "*" or bool(requirement and SpecifierSet(requirement))
     except InvalidSpecifier:
         return False
 

@@ -207,8 +207,8 @@ def _references(tree: nodes.Template) -> list[tuple[str | None, int]]:
     references: list[tuple[str | None, int]] = []
     for kind in (nodes.Extends, nodes.FromImport, nodes.Import, nodes.Include):
         for node in tree.find_all(kind):
-            asked: Any = node.template  # type: ignore[attr-defined]
-            several = asked.items if isinstance(asked, nodes.Tuple | nodes.List) else [asked]
+            template: Any = node.template  # type: ignore[attr-defined]
+            several = template.items if isinstance(template, nodes.Tuple | nodes.List) else [template]
             names: list[Any] = [argument.value if isinstance(argument, nodes.Const) else None for argument in several]
             references += [(name if isinstance(name, str) else None, node.lineno) for name in names]
     return references

@@ -113,8 +113,8 @@ class Notifier:
 
     def hear(self, decisions: Sequence[Decision]) -> tuple[str, ...]:
         """Take what owners have answered on their pages as their wishes; the names of their sessions."""
-        asked = {(event.session, event.image) for event in self._asked()}
-        lines = [line for line in decisions if (line.session, line.new) in asked]
+        asked_owners = {(event.session, event.image) for event in self._asked()}
+        lines = [line for line in decisions if (line.session, line.new) in asked_owners]
         return tuple(line.session for line, heard in zip(lines, at_once(self._hear, lines), strict=True) if heard)
 
     def _asked(self) -> list[Event]:

@@ -224,9 +224,9 @@ class _Inside:
 
     def _gate(self, name: str) -> Any:
         access, prefix = self._session.access, self._session.path
-        asked = {"port": access.port, "prefix": prefix, "health": access.health, "limit": self._limit}
+        request = {"port": access.port, "prefix": prefix, "health": access.health, "limit": self._limit}
         script = _SCRIPT.read_text(encoding="utf-8")
-        answer = json.loads(self._execute(["python3", "-B", "-", name, json.dumps(asked)], script))
+        answer = json.loads(self._execute(["python3", "-B", "-", name, json.dumps(request)], script))
         if problem := answer.get("problem"):
             raise _Late(problem) if answer.get("late") else RefitError(problem)
         return answer["seen"]

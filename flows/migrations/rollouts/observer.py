@@ -103,9 +103,9 @@ class Observer:
 
     def moves(self) -> tuple[Past, ...]:
         """All moves, oldest first; those that had ended when it was asked before aren't read again."""
-        asked = now()
+        began = now()
         self._moves |= {move.id: move for move in self._journal.since(self._read)}
-        self._read = asked - _CLOCKS
+        self._read = began - _CLOCKS
         return tuple(sorted(self._moves.values(), key=lambda move: (move.created, move.id)))
 
     def fallen(self, statuses: Iterable[Status]) -> frozenset[tuple[str, str]]:

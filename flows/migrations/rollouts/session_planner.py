@@ -266,17 +266,19 @@ class SessionPlanner:
         for name in {*names} & self._owned.keys():
             if trouble := self._owned[name].trouble:
                 raise RefitError(f"The session {name!r} can't be moved: {trouble}.")
-        asked = [status for status in statuses if not names or status.session.name in names]
-        images = self._targets.find([status.session for status in asked], to)
-        for status in asked if names else ():
+        named_statuses = [status for status in statuses if not names or status.session.name in names]
+        images = self._targets.find([status.session for status in named_statuses], to)
+        for status in named_statuses if names else ():
             if refusal := images.refused.get(image_key(status.session)):
                 raise NotPublished(refusal)
         self._targets.forget()
         if begin:
-            self._begin(asked, images.images)
+            self._begin(named_statuses, images.images)
         # A session that is named isn't put off for a pull, which is part of its move, nor for somebody who works in it.
-        spared = frozenset[str]() if names else self._closed(statuses, asked, images.images)
-        observed = self._observer.observe(statuses, asked, images.images, look=not names, pull=not names, spared=spared)
+        spared = frozenset[str]() if names else self._closed(statuses, named_statuses, images.images)
+        observed = self._observer.observe(
+            statuses, named_statuses, images.images, look=not names, pull=not names, spared=spared
+        )
         refused = {key: str(why) for key, why in images.refused.items()}
         self._observed = observed = replace(observed, rollout=replace(observed.rollout, refused=refused))
         if names:

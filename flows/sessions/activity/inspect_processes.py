@@ -338,8 +338,8 @@ def _gpu() -> float:
     program = shutil.which("nvidia-smi")
     if program is None:
         raise FileNotFoundError("there is no nvidia-smi")
-    asked = [program, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-    output = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
+    command = [program, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
     return max(map(float, output.split()), default=0.0) / 100
 
 

@@ -70,15 +70,15 @@ def _written(inspected: Told, made: _Made) -> Iterator[str]:
 
 def _mounts(inspected: Told, made: _Made) -> Iterator[str]:
     mounted = [(mount["Source"], mount["Destination"]) for mount in inspected.get("Mounts") or ()]
-    asked = [_mount(value) for value in made.all("mount")]
-    yield from (f"{target} is no longer mounted" for source, target in asked if (source, target) not in mounted)
-    yield from (f"{source} was mounted at {target}" for source, target in mounted if (source, target) not in asked)
+    mounts = [_mount(value) for value in made.all("mount")]
+    yield from (f"{target} is no longer mounted" for source, target in mounts if (source, target) not in mounted)
+    yield from (f"{source} was mounted at {target}" for source, target in mounted if (source, target) not in mounts)
 
 
 def _network(inspected: Told, made: _Made) -> Iterator[str]:
-    asked, published = set(made.all("publish")), set(_published(inspected["HostConfig"].get("PortBindings") or {}))
-    yield from (f"the port {port} is no longer published" for port in sorted(asked - published))
-    yield from (f"the port {port} was published" for port in sorted(published - asked))
+    requested, published = set(made.all("publish")), set(_published(inspected["HostConfig"].get("PortBindings") or {}))
+    yield from (f"the port {port} is no longer published" for port in sorted(requested - published))
+    yield from (f"the port {port} was published" for port in sorted(published - requested))
     networks = inspected["NetworkSettings"].get("Networks") or {}
     if len(networks) > 1:
         yield f"it was connected with other networks: {', '.join(sorted(networks))}"

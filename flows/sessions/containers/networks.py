@@ -219,12 +219,12 @@ def table(network: SessionNetwork, servers: Sequence[str]) -> str:
         servers: the name servers that sessions ask: one may be this machine.
     """
     named = [f"{'ip6' if ':' in server else 'ip'} daddr {server}" for server in servers]
-    asked = [f"{which} meta l4proto {{ tcp, udp }} th dport 53 accept" for which in named]
+    accepted = [f"{which} meta l4proto {{ tcp, udp }} th dport 53 accept" for which in named]
     reached = [f"tcp dport {{ {', '.join(map(str, network.ports))} }} accept"] if network.ports else []
     others = [f'iifname "{network.bridge}" oifname "{other}" drop' for other in _OTHERS]
     answers = "ct state established,related accept"
     chains = {
-        "input": [f'iifname != "{network.bridge}" accept', answers, *reached, *asked, "drop"],
+        "input": [f'iifname != "{network.bridge}" accept', answers, *reached, *accepted, "drop"],
         "forward": [answers, *others, f'oifname "{network.bridge}" drop'],
     }
     written = "\n".join(

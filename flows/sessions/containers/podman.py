@@ -366,8 +366,8 @@ class Podman:
             files = [folder / reserved[1] for folder in self._networks.addresses()]
             command.run(["rm", "-f", "--", *files], root=True)
             return True
-        asked = ["container", "inspect", "--format", "{{.State.Status}}", container]
-        if self._podman(*asked, accepted=(0, 125)).stdout.strip() in _CUT_SHORT:
+        inspect = ["container", "inspect", "--format", "{{.State.Status}}", container]
+        if self._podman(*inspect, accepted=(0, 125)).stdout.strip() in _CUT_SHORT:
             grace = math.ceil(self._settings.stop_grace_seconds)
             self._podman("stop", "--time", str(grace), container, limit=grace + _QUICK)  # its slot keeps the home
             return True
@@ -379,8 +379,8 @@ class Podman:
         Until then it can neither be started, which seems to work, nor removed.
         """
         # The exit file that conmon would have left: without it, 4.3.1 waits, or takes the container as "stopping".
-        asked = self._podman("container", "inspect", "--format", "{{.Id}}", container).stdout
-        file = tools.runtime_folder(self._settings) / "tmp" / "exits" / asked.strip()
+        id = self._podman("container", "inspect", "--format", "{{.Id}}", container).stdout
+        file = tools.runtime_folder(self._settings) / "tmp" / "exits" / id.strip()
         command.run(["sh", "-c", '[ -e "$1" ] || printf 137 >"$1"', "sh", file], root=True)
         self._podman("stop", "--ignore", "--time", "1", container, accepted=(0, 125))
         self._podman("container", "cleanup", container, accepted=(0, 125))

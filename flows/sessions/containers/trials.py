@@ -165,8 +165,8 @@ class PodmanTrial:
 
     def ended(self) -> str:
         """Why it doesn't run any more; empty: it does."""
-        asked = [*self._podman, "inspect", "--format", "{{.State.Running}} {{.State.OOMKilled}}", self._container]
-        running, killed = command.run(asked, root=True, limit=QUICK).stdout.split()
+        inspect = [*self._podman, "inspect", "--format", "{{.State.Running}} {{.State.OOMKilled}}", self._container]
+        running, killed = command.run(inspect, root=True, limit=QUICK).stdout.split()
         if running == "true":
             return ""
         memory = f" It had more than {self._settings.rehearsal_memory:g} GB of memory." if killed == "true" else ""
@@ -174,8 +174,8 @@ class PodmanTrial:
 
     def last_words(self) -> str:
         """The last lines that it wrote."""
-        asked = [*self._podman, "logs", "--tail", "15", self._container]
-        answer = command.run(asked, root=True, limit=QUICK, most=_LOG)
+        logs = [*self._podman, "logs", "--tail", "15", self._container]
+        answer = command.run(logs, root=True, limit=QUICK, most=_LOG)
         return f"{answer.stdout}{answer.stderr}"
 
 

@@ -208,8 +208,8 @@ class Slots:
         start = ["--mount", mount(self.make(trial)), "--rootfs", str(tree), "/bin/catatonit", "-P"]
         try:
             command.run([*podman, "run", *options, *alone, *start], root=True, limit=_QUICK)
-            asked = [*podman, "container", "inspect", "--format", "{{.State.Pid}}", name]
-            pid = int(command.run(asked, root=True, limit=_QUICK).stdout)
+            inspect = [*podman, "container", "inspect", "--format", "{{.State.Pid}}", name]
+            pid = int(command.run(inspect, root=True, limit=_QUICK).stdout)
             command.run(["mount", "--bind", home, self.path(trial) / NAME], root=True, limit=_QUICK)
             return self.arrived(pid)
         finally:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def call(file: int, number: int, asked: bytes) -> bytes:
+def call(file: int, number: int, request: bytes) -> bytes:
     """Make one of the calls of `ioctl` on an open file; returns what the kernel has written over the question."""
-    buffer = bytearray(asked)  # of one that can't be changed, Python passes 1 KiB at most
+    buffer = bytearray(request)  # of one that can't be changed, Python passes 1 KiB at most
     fcntl.ioctl(file, number, buffer)
     return bytes(buffer)
 

@@ -42,12 +42,12 @@ def limit(path: Path, most: int) -> None:
 
 def _make_group(file: int, group: int, number: int) -> None:
     """Let a group hold a subvolume and, from now on, those that its owner makes inside: any user may make some."""
-    for number_of_call, asked in (
+    for number_of_call, request in (
         (_MAKE_GROUP, struct.pack(_TWO_NUMBERS, 1, group)),
         (_ASSIGN, struct.pack("=QQQ", 1, number, group)),
     ):
         try:
-            call(file, number_of_call, asked)
+            call(file, number_of_call, request)
         except FileExistsError:
             continue
 

@@ -113,9 +113,9 @@ class HomeSnapshots:
         folders = [folder for folder in copying.all_of(self.snapshot(session.name, id)) if folder in self.pool]
         if not folders:
             return None
-        asked: copying.Call = ["btrfs", "filesystem", "du", "--summarize", "--raw", *folders]
+        usage: copying.Call = ["btrfs", "filesystem", "du", "--summarize", "--raw", *folders]
         try:
-            output = enclosed.run(asked, reads=folders, limit=SIZE_SECONDS, yields=True).stdout
+            output = enclosed.run(usage, reads=folders, limit=SIZE_SECONDS, yields=True).stdout
             return sum(int(line.split()[1]) for line in output.splitlines()[1:])
         except (ProgramFailed, CommandTimeout, ValueError, IndexError):
             return None

@@ -112,8 +112,8 @@ class Pool:
                 raise RefitError(f"The pool has {gigabytes(had)}, and can only grow.", hint="choose a larger size.")
             self._check_disk(size - had)
             command.run(["fallocate", "--length", str(size), self._file], root=True, limit=_MAKE_SECONDS)
-            asked: list[str | Path] = ["losetup", "--associated", self._file, "--noheadings", "--output", "NAME"]
-            for device in command.run(asked, root=True).stdout.split():
+            query: list[str | Path] = ["losetup", "--associated", self._file, "--noheadings", "--output", "NAME"]
+            for device in command.run(query, root=True).stdout.split():
                 command.run(["losetup", "--set-capacity", device], root=True)
             command.run(["btrfs", "filesystem", "resize", "max", self.folder], root=True, limit=_MAKE_SECONDS)
         return self.room()

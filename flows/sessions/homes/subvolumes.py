@@ -98,13 +98,13 @@ def _nested(top: int) -> list[bytes]:
 
 def _direct(subvolume: int) -> list[bytes]:
     """The paths of subvolumes that are nested in one, but not deeper: the first 255."""
-    asked = bytearray(struct.calcsize(_ROOTS))
+    buffer = bytearray(struct.calcsize(_ROOTS))
     try:
-        fcntl.ioctl(subvolume, _INSIDE, asked)
+        fcntl.ioctl(subvolume, _INSIDE, buffer)
     except OSError as error:
         if error.errno != errno.EOVERFLOW:  # it has told those that it had room for
             raise
-    _, roots, count = struct.unpack(_ROOTS, asked)
+    _, roots, count = struct.unpack(_ROOTS, buffer)
     return [_path(subvolume, number, folder) for number, folder in list(_ROOT.iter_unpack(roots))[: count[0]]]
 
 

@@ -168,12 +168,12 @@ def wait_answer(url: str, limit: float, alive: Callable[[], bool] = lambda: True
     Raises:
         JupyterError: it didn't, in `limit` seconds or as long as `alive` said yes.
     """
-    started = asked = time.monotonic()
+    started = last_asked = time.monotonic()
     why = ""
     with asking.client(timeout=_within(limit)) as client:
 
         def is_ready() -> bool:
-            nonlocal asked, why
+            nonlocal last_asked, why
             present = time.monotonic()
             try:
                 answer = ask(client, "GET", url, seconds=limit - (present - started))
@@ -184,8 +184,8 @@ def wait_answer(url: str, limit: float, alive: Callable[[], bool] = lambda: True
                 why = why or str(error)
             except httpx.HTTPError as error:
                 why = str(error) or why
-            if present - asked > _ASK_ALIVE_SECONDS:
-                asked = present
+            if present - last_asked > _ASK_ALIVE_SECONDS:
+                last_asked = present
                 if not alive():
                     raise JupyterError(
                         f"Nothing is ready at {url}.", why="The program that should answer there has ended."
@@ -239,13 +239,13 @@ def notebook(cells: Sequence[str]) -> dict[str, Any]:
 def execute_request(code: str) -> dict[str, Any]:
     """The message that asks a kernel to execute a cell: jupyter-client.readthedocs.io, "Messaging"."""
     header = {"msg_id": uuid4().hex, "msg_type": "execute_request", "session": uuid4().hex, "version": "5.3"}
-    asked = {"silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}
+    request = {"silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}
     return {
         "channel": "shell",
         "header": {**header, "username": "refit", "date": ""},
         "parent_header": {},
         "metadata": {},
-        "content": {"code": code, "stop_on_error": True, **asked},
+        "content": {"code": code, "stop_on_error": True, **request},
         "buffers": [],
     }
 

@@ -188,15 +188,15 @@ class Notebooks:
         """Ask the IDE from inside of its container, start a kernel, and write a file into the home."""
         cluster, its, container = self._pod(session)
         access = session.access
-        asked = {
+        request = {
             "url": f"http://127.0.0.1:{access.port}{session.path}",
             "health": access.health if access.port else "",
             "kernels": access.protocol == "jupyter",
             "seconds": self._ready_seconds * access.patience,
         }
         script = f"exec({_PROOF.read_text(encoding='utf-8')!a})"
-        limit = float(asked["seconds"]) + 30.0  # type: ignore[arg-type]
-        output = output_of(cluster, its, container, _PYTHON, f"{script}\n{json.dumps(asked)}\n", limit=limit)
+        limit = float(request["seconds"]) + 30.0  # type: ignore[arg-type]
+        output = output_of(cluster, its, container, _PYTHON, f"{script}\n{json.dumps(request)}\n", limit=limit)
         return output.strip()[:500]
 
 

@@ -137,8 +137,8 @@ def run_inside(
 
 def _owner(settings: Settings, container: str) -> str:
     """The person by whose own recipe the image of a container was made; empty: it is of the catalog."""
-    asked = [*tools.podman(settings), "container", "inspect", "--format", "{{json .Config.Labels}}", container]
-    labels = json.loads(command.run(asked, root=True).stdout) or {}
+    inspect = [*tools.podman(settings), "container", "inspect", "--format", "{{json .Config.Labels}}", container]
+    labels = json.loads(command.run(inspect, root=True).stdout) or {}
     return on_a_line(str(labels.get(OWNER_LABEL, "")))
 
 

@@ -206,18 +206,18 @@ def _too_many(resource: Resource, _: float, before: float, most: float) -> OverL
     return OverLimit(resource, what, why, f"remove a session that you don't need, or {_ASK}.")
 
 
-def _too_much(resource: Resource, asked: float, before: float, most: float) -> OverLimit:
+def _too_much(resource: Resource, amount: float, before: float, most: float) -> OverLimit:
     noun = {Resource.memory: "memory", Resource.cpus: "cores", Resource.gpus: "GPUs"}[resource]
     what = f"The session would take more {noun} than you may have."
     may = f"You may have {_amount(resource, most)}"
-    if math.isinf(asked):
+    if math.isinf(amount):
         why = f"{may}, and this profile has no limit of its own: it may take all that there is."
         return OverLimit(resource, what, why, f"choose another profile, or {_ASK}.")
-    if asked > most:
-        why = f"{may}, and it takes {_number(resource, asked)}."
+    if amount > most:
+        why = f"{may}, and it takes {_number(resource, amount)}."
         return OverLimit(resource, what, why, f"choose a smaller profile, or {_ASK}.")
     others = "all that there is" if math.isinf(before) else _number(resource, before)
-    why = f"{may}. It takes {_number(resource, asked)}, and your sessions that run take {others}."
+    why = f"{may}. It takes {_number(resource, amount)}, and your sessions that run take {others}."
     return OverLimit(resource, what, why, f"stop another session first, choose a smaller profile, or {_ASK}.")
 
 

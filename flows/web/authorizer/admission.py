@@ -62,10 +62,10 @@ def queries(session: Session, token: str) -> dict[str, str]:
     back with such a cookie. Other pages may be programs of people at their own ports, who would read the token.
     """
     page = urlsplit(session.access.page)
-    asked = [part for part in page.query.split("&") if "{token}" in part]
-    if not asked:
+    parts = [part for part in page.query.split("&") if "{token}" in part]
+    if not parts:
         return {}
-    whole, login = (text.replace("{token}", token) for text in (page.query, "&".join(asked)))
+    whole, login = (text.replace("{token}", token) for text in (page.query, "&".join(parts)))
     return {f"{session.path}{_LOGIN}": login, f"{session.path}{page.path}": whole}
 
 
@@ -203,8 +203,8 @@ class Admission:
             return RedirectResponse(f"{self._settings.public_url}{to}", 302, headers=_NO_STORE)
         nonce = secrets.token_urlsafe(16)
         state = passes.seal(self._key, passes.STATE, passes.STATE_SECONDS, to=to, nonce=nonce)
-        asked = {"client_id": OAUTH_CLIENT, "redirect_uri": CALLBACK, "response_type": "code", "state": state}
-        answer = RedirectResponse(f"{routes.HUB}/api/oauth2/authorize?{urlencode(asked)}", 302, headers=_NO_STORE)
+        query = {"client_id": OAUTH_CLIENT, "redirect_uri": CALLBACK, "response_type": "code", "state": state}
+        answer = RedirectResponse(f"{routes.HUB}/api/oauth2/authorize?{urlencode(query)}", 302, headers=_NO_STORE)
         answer.set_cookie(
             *(passes.STATE, nonce, passes.STATE_SECONDS),
             path=CALLBACK,

@@ -142,8 +142,8 @@ class Callers:
         Raises:
             Problem: the Hub refuses, or doesn't answer.
         """
-        asked = {"scopes": sorted(scopes), "expires_in": seconds, "note": note}
-        answer = self._ask("POST", f"/users/{quote(person, safe='')}/tokens", self._secret, json=asked)
+        request = {"scopes": sorted(scopes), "expires_in": seconds, "note": note}
+        answer = self._ask("POST", f"/users/{quote(person, safe='')}/tokens", self._secret, json=request)
         if answer is None:
             raise Problem(Code.refused, "The Hub makes no token for you.")
         return str(answer["token"])

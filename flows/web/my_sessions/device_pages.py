@@ -44,14 +44,14 @@ class DevicePages:
 
     def begin(self, sent: dict[str, str]) -> dict[str, Any]:
         """A program asks to be let in."""
-        secret, asked = self._devices.begin(
+        secret, device = self._devices.begin(
             sent.get("client_id", ""), operate=Scope.operate in sent.get("scope", "").split()
         )
         return {
             "device_code": secret,
-            "user_code": asked.code,
+            "user_code": device.code,
             "verification_uri": PAGE,
-            "verification_uri_complete": f"{PAGE}?code={asked.code}",
+            "verification_uri_complete": f"{PAGE}?code={device.code}",
             "expires_in": CODE_SECONDS,
             "interval": POLL_SECONDS,
         }
@@ -67,10 +67,10 @@ class DevicePages:
     def show(self, request: Request, _: Any) -> Response:
         """The page on which somebody types a code, or sees which program shows it."""
         caller, code = self._login.caller(request), request.query_params.get("code", "")
-        asked = self._devices.of(code) if code else None
-        key, scopes = self._login.form_key(caller), sorted(asked.scopes) if asked else []
+        device = self._devices.of(code) if code else None
+        key, scopes = self._login.form_key(caller), sorted(device.scopes) if device else []
         return rendering.page(
-            "device.html", caller=caller, problem=None, again=0, asked=asked, form_key=key, scopes=scopes
+            "device.html", caller=caller, problem=None, again=0, asked=device, form_key=key, scopes=scopes
         )
 
     def answer(self, request: Request, sent: Any) -> Response:
@@ -78,8 +78,8 @@ class DevicePages:
         caller = self._login.caller(request)
         self._login.check_form(caller, sent.get("form", ""))
         approve = sent.get("answer") == "approve"
-        asked = self._devices.answer(sent.get("code", ""), caller.person, approve=approve)
-        return rendering.page("answered.html", caller=caller, problem=None, again=0, asked=asked, approved=approve)
+        device = self._devices.answer(sent.get("code", ""), caller.person, approve=approve)
+        return rendering.page("answered.html", caller=caller, problem=None, again=0, asked=device, approved=approve)
 
     def _handler(self, work: Callable[[dict[str, str]], dict[str, Any]]) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:

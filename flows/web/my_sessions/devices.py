@@ -64,14 +64,14 @@ class Devices:
         letters = "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
         name = on_a_line(machine)[:_LONGEST_NAME] or "a machine without a name"
         scopes = SCOPES | {Scope.operate} if operate else SCOPES
-        asked = Asked(f"{letters[:4]}-{letters[4:]}", name, scopes, time.monotonic() + CODE_SECONDS)
+        device = Asked(f"{letters[:4]}-{letters[4:]}", name, scopes, time.monotonic() + CODE_SECONDS)
         secret = secrets.token_urlsafe(32)
         with self._lock:
             self._asked = {key: login for key, login in self._asked.items() if login.until > time.monotonic()}
             if len(self._asked) >= _MOST_PENDING:
                 raise Problem(Code.too_many, "Too many programs wait for a login.", hint="try again in ten minutes.")
-            self._asked[_key(secret)] = asked
-        return secret, asked
+            self._asked[_key(secret)] = device
+        return secret, device
 
     def of(self, code: str) -> Asked:
         """The program that shows a code.
@@ -88,9 +88,9 @@ class Devices:
             Problem: no program shows this code, or it was answered.
         """
         with self._lock:
-            key, asked = self._of(code)
-            self._asked[key] = replace(asked, person=person if approve else "", denied=not approve)
-        return asked
+            key, device = self._of(code)
+            self._asked[key] = replace(device, person=person if approve else "", denied=not approve)
+        return device
 
     def token(self, secret: str) -> tuple[str, frozenset[Scope]]:
         """The token of the Hub for a program that was let in, and its rights; it gets one, once. Empty: it waits.
@@ -100,19 +100,19 @@ class Devices:
         """
         key = _key(secret)
         with self._lock:
-            asked = self._asked.get(key)
-            if asked is None or asked.until < time.monotonic() or asked.denied:
+            device = self._asked.get(key)
+            if device is None or device.until < time.monotonic() or device.denied:
                 self._asked.pop(key, None)
                 raise Problem(
-                    Code.not_yours if asked and asked.denied else Code.unknown,
+                    Code.not_yours if device and device.denied else Code.unknown,
                     "The login was not approved.",
                     hint="log in again.",
                 )
-            if not asked.person:
-                return "", asked.scopes
+            if not device.person:
+                return "", device.scopes
             del self._asked[key]
-        note = f"refit on {asked.machine}"
-        return self._callers.new_token(asked.person, asked.scopes, TOKEN_SECONDS, note), asked.scopes
+        note = f"refit on {device.machine}"
+        return self._callers.new_token(device.person, device.scopes, TOKEN_SECONDS, note), device.scopes
 
     def _of(self, code: str) -> tuple[str, Asked]:
         letters = "".join(letter for letter in code.upper() if letter in _LETTERS)

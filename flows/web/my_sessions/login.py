@@ -82,10 +82,10 @@ class Login:
                 Code.invalid, "This form is from another login.", hint="load the page anew, and send it again."
             )
 
-    def to_hub(self, asked: str) -> Response:
+    def to_hub(self, path: str) -> Response:
         """Let the Hub say who somebody is; then they come back to the page that they have asked for."""
         nonce = secrets.token_urlsafe(16)
-        state = passes.seal(self._key, _PURPOSE, passes.STATE_SECONDS, to=back_to(asked), nonce=nonce)
+        state = passes.seal(self._key, _PURPOSE, passes.STATE_SECONDS, to=back_to(path), nonce=nonce)
         query = {"client_id": CLIENT, "redirect_uri": CALLBACK, "response_type": "code", "state": state}
         answer = RedirectResponse(f"{routes.HUB}/api/oauth2/authorize?{urlencode(query)}", 302, HEADERS)
         answer.set_cookie(STATE, nonce, passes.STATE_SECONDS, path=CALLBACK, httponly=True, samesite="lax")

@@ -231,9 +231,9 @@ class Pages:
 
     def _refused(self, request: Request, problem: Problem) -> Response:
         """A person who isn't logged in is sent to the login; everybody else is told what is the matter."""
-        asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+        path = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
         if problem.code is Code.not_logged_in and request.method == "GET" and is_navigation(request):
-            return self._login.to_hub(asked)
+            return self._login.to_hub(path)
         return rendering.page("problem.html", problem.status, problem=problem, caller=None, again=0)
 
 

@@ -121,8 +121,8 @@ class HubClient:
         Raises:
             HubError: the Hub doesn't answer.
         """
-        asked = {"seen": seen, "wait": str(wait)}
-        answer = self._ask("GET", _RIGHTS, (httpx.codes.NOT_MODIFIED,), params=asked)
+        query = {"seen": seen, "wait": str(wait)}
+        answer = self._ask("GET", _RIGHTS, (httpx.codes.NOT_MODIFIED,), params=query)
         return answer.json() if answer.is_success else None
 
     def add(self, person: str, *, admin: bool) -> None:

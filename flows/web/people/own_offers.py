@@ -100,8 +100,8 @@ def offer_of(own: OwnProfile, image: Image | Refusal | None, catalog: Catalog) -
 def packages_of(own: OwnProfile) -> tuple[str, ...]:
     """The names of the Python packages that its recipe asks for. Pure."""
     pipfiles = [text for path, text in sorted(own.files.items()) if path.endswith("/Pipfile")]
-    asked = [tomllib.loads(text.decode()).get("packages", {}) for text in pipfiles[-1:]]
-    return tuple(sorted(on_a_line(name) for names in asked for name in names))
+    packages = [tomllib.loads(text.decode()).get("packages", {}) for text in pipfiles[-1:]]
+    return tuple(sorted(on_a_line(name) for names in packages for name in names))
 
 
 def text_of(own: OwnProfile, catalog: Catalog) -> str:

@@ -87,18 +87,18 @@ class Allowance:
         """The offers to somebody who wants another session, with what is too much for them as not available."""
         return tuple(replace(offer, why_not=offer.why_not or self.why_not_another(account, offer)) for offer in offered)
 
-    def check(self, person: str, asked: Amounts, session: str = "", groups: Collection[str] | None = None) -> None:
+    def check(self, person: str, amounts: Amounts, session: str = "", groups: Collection[str] | None = None) -> None:
         """Return if a session that takes so much is allowed as it looks now; parameters as of `within`.
 
         Raises:
             OverLimit: it isn't.
         """
-        if refusal := self.account(person, groups).refusal(asked, session):
+        if refusal := self.account(person, groups).refusal(amounts, session):
             raise refusal
 
     @contextmanager
     def within(
-        self, person: str, asked: Amounts, session: str = "", groups: Collection[str] | None = None
+        self, person: str, amounts: Amounts, session: str = "", groups: Collection[str] | None = None
     ) -> Iterator[None]:
         """Begin a session inside the `with` block, if it is allowed.
 
@@ -107,7 +107,7 @@ class Allowance:
 
         Args:
             person: the owner of the session.
-            asked: the resources that it takes once it runs.
+            amounts: the resources that it takes once it runs.
             session: its name; empty: it is a new one.
             groups: those that the person is in; none: as the Hub has said last.
 
@@ -120,7 +120,7 @@ class Allowance:
             return
         settings, wait = self.settings, self.settings.ready_timeout_seconds + _MORE_SECONDS
         with lease(self.database, f"limits of {person}", seconds=settings.lease_seconds, wait=wait):
-            self.check(person, asked, session, groups)
+            self.check(person, amounts, session, groups)
             yield
 
     def _allowed(self, person: str, groups: Collection[str] | None) -> Amounts:

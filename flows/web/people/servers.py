@@ -129,10 +129,10 @@ class Servers:
                     person, server, lambda: self._make(person, server, choice, groups).name
                 )
             if not self.is_up(session.name):
-                asked = self.allowance.of(session.name)
-                self.allowance.check(person, asked, session.name, groups)
+                amounts = self.allowance.of(session.name)
+                self.allowance.check(person, amounts, session.name, groups)
                 fetch_for_start(self._settings, session.name)
-                with self.allowance.within(person, asked, session.name, groups):
+                with self.allowance.within(person, amounts, session.name, groups):
                     self.allowance.bound_home(person, session.name, groups)
                     start_session(self._settings, session.name)
             return session.name
@@ -174,10 +174,10 @@ class Servers:
 
     def _statuses(self, seconds: float) -> Mapping[str, Status]:
         """How all sessions are, or were at most so many seconds before this was asked."""
-        asked = time.monotonic()
+        began = time.monotonic()
         with self._lock:
             at, seen = self._seen
-            if at < asked - seconds:
+            if at < began - seconds:
                 at, seen = time.monotonic(), {status.session.name: status for status in self.sessions.all()}
                 self._seen = at, seen
             return seen
@@ -190,12 +190,12 @@ class Servers:
         profile = self._profile(person, choice, groups)
         image, volumes = newest_image(self._settings, profile), read_wanted(profile.volumes)
         takes = profile.resources
-        asked = self.allowance.takes(takes.memory or 0, takes.cpus or 0.0, takes.gpus)
+        amounts = self.allowance.takes(takes.memory or 0, takes.cpus or 0.0, takes.gpus)
         # Others of this person wait under the lease; the image, which may take minutes, comes before that.
-        self.allowance.check(person, asked, groups=groups)
+        self.allowance.check(person, amounts, groups=groups)
         source = self._source(person, choice)
         self.sessions.engine.pull(image)
-        with self.allowance.within(person, asked, groups=groups):
+        with self.allowance.within(person, amounts, groups=groups):
             name, variables = self.free_name(person, server), names.environment(person, server)
             self.allowance.bound_home(person, name, groups)
             if source:

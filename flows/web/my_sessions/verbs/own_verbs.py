@@ -100,12 +100,12 @@ def _show(context: VerbContext, caller: Caller, name: str, _: Nothing) -> MySess
 
 def _start(context: VerbContext, caller: Caller, name: str, _: Nothing) -> MySession:
     context.mine(caller, name)
-    asked = context.allowance.of(name)
-    person_limit_verbs.check(context, caller, asked, name)
+    amounts = context.allowance.of(name)
+    person_limit_verbs.check(context, caller, amounts, name)
 
     def work() -> str:
         fetch_for_start(context.settings, name)
-        with context.allowance.within(caller.person, asked, name):
+        with context.allowance.within(caller.person, amounts, name):
             context.allowance.bound_home(caller.person, name)
             _, result = start_session(context.settings, name)
         return "It runs on its new image." if result and result.moved else "It runs."
@@ -145,12 +145,12 @@ def _change_profile(context: VerbContext, caller: Caller, name: str, chosen: Cho
     if session.state not in UP:
         raise Problem(Code.refused, "The session doesn't run.", hint="start it first; then it can be moved.")
     offer = check_offered(context, caller, chosen)
-    asked = context.allowance.takes(offer.memory, offer.cpus, offer.gpus)
-    person_limit_verbs.check(context, caller, asked, name)
+    amounts = context.allowance.takes(offer.memory, offer.cpus, offer.gpus)
+    person_limit_verbs.check(context, caller, amounts, name)
 
     def work() -> str:
         fetch_for_switch(context.settings, chosen.profile, chosen.release)
-        with context.allowance.within(caller.person, asked, name):
+        with context.allowance.within(caller.person, amounts, name):
             result = switch_session(context.settings, name, chosen.profile, chosen.release)
         if not result.moved:
             raise Problem(Code.refused, "The session has its old profile still.", why=result.reason)

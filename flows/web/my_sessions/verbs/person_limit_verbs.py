@@ -50,7 +50,7 @@ def limits_of(account: Account, homes: Homes) -> Limits:
     return Limits(" ".join(filter(None, (str(account), str(homes)))), tuple(each), homes)
 
 
-def check(context: VerbContext, caller: Caller, asked: Amounts, session: str = "") -> None:
+def check(context: VerbContext, caller: Caller, amounts: Amounts, session: str = "") -> None:
     """Return if a session that takes so much is allowed as it looks now.
 
     The action itself looks once more, when no other of this person can come between.
@@ -58,13 +58,13 @@ def check(context: VerbContext, caller: Caller, asked: Amounts, session: str = "
     Args:
         context: the objects that verbs work with.
         caller: the owner of the session.
-        asked: the resources that it takes once it runs.
+        amounts: the resources that it takes once it runs.
         session: its name; empty: it is a new one.
 
     Raises:
         OverLimit: it isn't.
     """
-    context.allowance.check(caller.person, asked, session)
+    context.allowance.check(caller.person, amounts, session)
 
 
 def _finite(amount: float) -> float | None:
