@@ -8,7 +8,8 @@ its `__init__` what it is about. Imports point downwards only; from the top:
 * The flows: `nightly`, `build_profiles`, `migrate_sessions` and the others.
 * `orchestration`: deployments, queues and workers of Prefect, which is imported here and in the flows alone.
   `metrics` stands beside it.
-* `services`, `waiting_page`, `jump`: processes that run all the time.
+* `services`, `waiting_page`, `jump`: processes that run all the time. `waiting_page/housekeeping` has the tasks that
+  are due while no command and no flow runs.
 * `migrations`, and below it `compatibility`: moving sessions from one image to another.
 * `sessions`: the environments of developers. `releases` stands beside it: plans and reports of releases.
 * `publishing`, and below it `images` and `locks`: from exact versions to images in a registry. `authoring` helps people
