@@ -22,6 +22,7 @@ PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/cuda/bin", "/opt/*
 INTERFACES = (b"GLIBCXX", b"CXXABI")
 
 _STATUS = Path("/var/lib/dpkg/status")
+_KEY = "gpg-pubkey"  # rpm lists the keys that it trusts as packages of this name, which no repository has
 _PYTHON = re.compile(r"python(3(\.\d+)?)?$")
 _SONAME = re.compile(r".+\.so(\.[\d.]+)?$")
 
@@ -118,7 +119,8 @@ def _rpms() -> Iterator[tuple[str, str]]:
         query = [rpm, "--query", "--all", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"]
         for line in subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines():
             name, _, version = line.partition(" ")
-            yield name, version
+            if name != _KEY:
+                yield name, version
 
 
 if __name__ == "__main__":

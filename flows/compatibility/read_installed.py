@@ -12,6 +12,7 @@ import re
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,10 @@ SKIPPED = {".cache", ".git", "node_modules", "__pycache__", "site-packages", "pk
 EDITORS = (".local/share/code-server/extensions", ".vscode-server/extensions")
 NODE = (".npm-global/lib/node_modules", ".local/lib/node_modules", "/usr/local/lib/node_modules")
 KERNELS = ".local/share/jupyter/kernels"
+DPKG = Path("/var/lib/dpkg/status")
+# Of dnf: why each package was installed. The second one has its work since the last checkpoint.
+HISTORY = (Path("/var/lib/dnf/history.sqlite"), Path("/var/lib/dnf/history.sqlite-wal"))
+MOST_HISTORY = 64 << 20  # bytes of each
 
 _SITE = re.compile(r"python(\d+\.\d+)")
 _EXTENSION = re.compile(r"([\w-]+\.[\w-]+)-(\d[\w.]*)")
@@ -142,13 +147,24 @@ def is_plain(file: Path) -> bool:
 
 def text(file: Path) -> str:
     """The beginning of a plain file."""
+    return content(file).decode(errors="replace")
+
+
+def content(file: Path, most: int = 0) -> bytes:
+    """The content of a plain file, which has so many bytes at most; 0: its beginning.
+
+    Raises:
+        OSError: it can't be read, or is no plain file.
+        ValueError: it has more bytes.
+    """
     opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    with open(opened, "rb") as plain:  # noqa: PTH123 - it is open
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise OSError(0, "it is no plain file")
-        return os.read(opened, MOST_TEXT).decode(errors="replace")
-    finally:
-        os.close(opened)
+        said = plain.read(most + 1 if most else MOST_TEXT)
+    if most and len(said) > most:
+        raise ValueError("it has too many bytes")
+    return said
 
 
 def environments(home: Path, bounds: Bounds) -> Iterator[str]:
@@ -196,19 +212,45 @@ def libraries(folder: Path, bounds: Bounds) -> Iterator[str]:
 
 
 def system() -> list[str] | None:
-    """The system packages that were installed by name; none: apt isn't there, or doesn't say."""
+    """The system packages that were installed by name; none: the package manager isn't there, or doesn't tell.
+
+    Without a record of the reason, dnf counts a package as wanted: so it does with those that rpm alone installed. To a
+    user who can't read its record it says so of all, and its database can't be read without being written. So it gets
+    a copy.
+    """
+    if DPKG.is_file():
+        return by_name("apt-mark", "showmanual")
+    with tempfile.TemporaryDirectory() as records:
+        try:
+            for file in HISTORY:
+                if file.exists():
+                    (Path(records) / file.name).write_bytes(content(file, MOST_HISTORY))
+        except (OSError, ValueError):
+            return None
+        own = (f"--setopt={kind}={records}" for kind in ("persistdir", "cachedir", "logdir"))
+        return by_name(
+            "dnf",
+            "--quiet",
+            "--noplugins",
+            "--disablerepo=*",
+            *own,
+            "repoquery",
+            "--userinstalled",
+            "--queryformat",
+            "%{name}\n",
+        )
+
+
+def by_name(*argv: str) -> list[str] | None:
+    """The names that a package manager prints, a line each; none: it can't say."""
     try:
         done = subprocess.run(
-            ["apt-mark", "showmanual"],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=True,
-            stdin=subprocess.DEVNULL,
+            argv, capture_output=True, text=True, timeout=SECONDS, check=True, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    return [line.partition(":")[0] for line in done.stdout.splitlines()[:MOST_PACKAGES]]
+    lines = (line.partition(":")[0].strip() for line in done.stdout.splitlines())
+    return [line for line in lines if line][:MOST_PACKAGES]
 
 
 if __name__ == "__main__":

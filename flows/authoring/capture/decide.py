@@ -19,7 +19,8 @@ _MARKS_ALL = "uv"
 # Each environment has them, whether or not a person asked for them.
 _TOOLS = frozenset({"pip", "setuptools", "wheel"})
 _EXTRA = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?", re.ASCII)
-_SYSTEM = re.compile(r"[a-z0-9][a-z0-9+.-]{1,127}", re.ASCII)
+# apt takes a name with a minus at its end for a package to be removed.
+_SYSTEM = re.compile(r"[A-Za-z0-9]([A-Za-z0-9+._-]{0,126}[A-Za-z0-9+._])?", re.ASCII)
 _FILE = re.compile(r"/(etc|usr/local)(/[A-Za-z0-9._+-]+)+", re.ASCII)
 _IN_HOME = "it lies in the home, which moves along with the session"
 

@@ -108,7 +108,7 @@ dnf --quiet makecache || exit 75
 set -- "$@" --; wanted=
 while [ "$1" != -- ]; do
   if [ -n "$(dnf --quiet repoquery --whatprovides "$1")" ]; then wanted="$wanted $1"
-  else say_missing "$1" "no repository has it"; fi; shift
+  else say_missing "$1" "E: no repository has it"; fi; shift
 done
 [ -z "$wanted" ] || dnf --assumeyes --setopt=install_weak_deps=False install $wanted
 dnf clean all

@@ -129,3 +129,46 @@ def test_a_home_that_is_deep_or_large_ends_in_bounds(tmp_path: Path, monkeypatch
     deep.mkdir(parents=True)
     monkeypatch.setattr(read_installed, "ENTRIES", 10_000)
     assert not list(read_installed.environments(tmp_path, read_installed.Bounds()))
+
+
+@pytest.fixture
+def dnf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine of rpm, whose dnf prints the record that it finds in the folder that it is told; returns the record."""
+    record = tmp_path / "history.sqlite"
+    monkeypatch.setattr(read_installed, "DPKG", tmp_path / "no-dpkg")
+    monkeypatch.setattr(read_installed, "HISTORY", (record, tmp_path / "history.sqlite-wal"))
+    program = tmp_path / "bin" / "dnf"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\nfor word; do case $word in --setopt=persistdir=*) cat "${word##*=}"/*;; esac; done\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return record
+
+
+def test_dnf_is_asked_with_a_copy_of_its_record(dnf: Path) -> None:
+    dnf.write_text("editor\n\n  R\n")
+    dnf.with_name("history.sqlite-wal").write_text("tool.noarch:x\n")
+    assert read_installed.system() == ["editor", "R", "tool.noarch"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder", "large"])
+def test_a_record_that_can_not_be_read_tells_nothing(dnf: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_installed, "MOST_HISTORY", 10)
+    if kind == "pipe":
+        os.mkfifo(dnf)
+    elif kind == "link":
+        dnf.symlink_to("/etc/passwd")
+    elif kind == "folder":
+        dnf.mkdir()
+    else:
+        dnf.write_text("editor\n" * 10)
+    assert read_installed.system() is None
+
+
+def test_a_dnf_that_fails_or_is_gone_tells_nothing(dnf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (dnf.parent / "bin" / "dnf").write_text("#!/bin/sh\necho editor\nexit 1\n")
+    assert read_installed.system() is None
+    monkeypatch.setenv("PATH", str(dnf.parent))
+    assert read_installed.system() is None

@@ -113,6 +113,14 @@ def test_no_name_or_version_becomes_a_line_of_its_own(name: str) -> None:
     assert not made.packages and {left.reason for left in made.left} == {Reason.unusable_name, Reason.not_chosen}
 
 
+def test_names_of_both_kinds_of_system_packages_are_taken_and_nothing_that_apt_reads_otherwise() -> None:
+    names = ("libstdc++6", "R", "Image_Tool", "java-1.8.0", "g++", "removed-", "-o", "a b", "x;y", "n\u0430no", "")
+    made = decided(system=names)
+    assert made.system == ("Image_Tool", "R", "g++", "java-1.8.0", "libstdc++6")
+    unusable = [left for left in made.left if left.reason is Reason.unusable_name]
+    assert len(unusable) == len(names) - len(made.system)
+
+
 @for_all(st.text(), st.text())
 def test_whatever_is_installed_the_pipfile_has_packages_alone(name: str, version: str) -> None:
     read = tomllib.loads(pipfile(decided(requested(name, version), requested(name, "1.0"), requested("fine", version))))
@@ -136,9 +144,9 @@ def test_what_can_not_be_read_is_told() -> None:
 
 
 def test_system_packages_that_the_image_lacks_are_taken_by_name() -> None:
-    made = decided(system=("htop", "tree", "evil; rm -rf /", "a\nb", "UPPER"))
+    made = decided(system=("htop", "tree", "evil; rm -rf /", "a\nb", "removed-"))
     assert made.system == ("htop",)
-    assert {left.name for left in made.left if left.source is Source.system} == {"evil; rm -rf /", "a\nb", "UPPER"}
+    assert {left.name for left in made.left if left.source is Source.system} == {"evil; rm -rf /", "a\nb", "removed-"}
     assert reasons(decided(system=None))["all"] is Reason.unreadable
 
 
