@@ -17,6 +17,7 @@ from flows import services
 from flows.cli.main import app
 from flows.core.settings import Settings
 from flows.core.settings.environment import variables
+from flows.core.settings.personal_builds import OWNER_LABEL
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.sessions.lifecycle import Sessions
@@ -167,7 +168,9 @@ def publish(settings: Settings, image: str, day: str = "20261121") -> None:
         registry.put_manifest(settings.repository, tag, manifest.content, manifest.media_type)
 
 
-def made(settings: Settings, base: Built, name: str, profile: str = FIRST) -> str:
+def made(settings: Settings, base: Built, name: str, profile: str = FIRST, maker: str = "") -> str:
+    """An image of a profile, which the recipe of a person made if one is named."""
     labels = {"io.refit.profile": profile, "io.refit.release": RELEASE, "io.refit.access": LIGHT.as_label()}
+    labels |= {OWNER_LABEL: maker} if maker else {}
     start, source = ["sh", "-c", f"{_IDE}; {_SERVE}"], f"{settings.repository}/stages"
     return variant(settings, Registry(settings), base.digest, source, name, start, labels)

@@ -9,6 +9,8 @@ from flows.core.database import now
 from flows.core.settings.personal_builds import PersonalBuilds
 from flows.images.build import Built
 from flows.images.registry import Registry
+from flows.migrations.planning.rollout import Action, Decision, Reason
+from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.publishing.own_profiles import OwnProfile, OwnProfiles, repository
 from tests.support.hub import RELEASE, Hub, Person, made
 from tests.support.my_sessions import BASE, api
@@ -28,8 +30,8 @@ def offered(hub: Hub, base: Built) -> OwnProfiles:
     """A profile of ada's, which has an image, offered to a group."""
     records = OwnProfiles(hub.sessions.store.database)
     records.take(OwnProfile("adas", "ada", MINE, RELEASE, FILES, (), now()), PersonalBuilds())
-    publish(hub, made(hub.settings, base, "of ada's own", MINE))
-    records.offer("adas", "ada", ("lab",))
+    publish(hub, made(hub.settings, base, "of ada's own", MINE, "ada"))
+    records.offer("adas", "ada", ("lab",), vouched=("lab",))  # an operator did: ada is no member
     return records
 
 
@@ -43,6 +45,12 @@ def publish(hub: Hub, image: str) -> None:
         registry.put_manifest(own, tag, manifest.content, manifest.media_type)
 
 
+def next_build(hub: Hub, session: str) -> Decision:
+    """The line of a session in a plan of now."""
+    [line] = [one for one in SessionPlanner(hub.settings).plan([], "") if one.session == session]
+    return line
+
+
 def chosen(person: Person, server: str) -> httpx.Response:
     page = f"/hub/spawn/{person.name}/{server}"
     return person.send(page, page, profile=f"{RELEASE}/{MINE}")
@@ -50,7 +58,7 @@ def chosen(person: Person, server: str) -> httpx.Response:
 
 @pytest.mark.long
 def test_a_member_sees_and_starts_it_and_for_somebody_else_it_isnt_there(
-    hub: Hub, offered: OwnProfiles, ada: Person, eve: Person
+    hub: Hub, offered: OwnProfiles, base: Built, ada: Person, eve: Person
 ) -> None:
     boss, kai = hub.person("chief", "--admin"), hub.person("kai")
     boss.api("POST", "/groups/lab")
@@ -85,6 +93,11 @@ def test_a_member_sees_and_starts_it_and_for_somebody_else_it_isnt_there(
     wait_until(lambda: "There is no profile" in eve.sees("/hub/spawn-pending/eve/tools") + told)
     assert "eve--tools" not in hub.sessions.store.owners()
 
+    publish(hub, made(hub.settings, base, "changed since then", MINE, "ada"))
+    line = next_build(hub, "kai--tools")
+    assert (line.action, line.reason, line.detail) == (Action.wait, Reason.ask, "ada's own recipe made it")
     offered.offer("adas", "ada", ())
+    line = next_build(hub, "kai--tools")
+    assert (line.action, line.reason) == (Action.skip, Reason.not_offered)
     assert MINE not in kai.sees("/hub/spawn/kai/more")
     assert kai.reaches("/user/kai/tools/api") == "kai--tools"  # a session that is there goes on
