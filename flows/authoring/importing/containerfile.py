@@ -34,6 +34,8 @@ NAMES = frozenset(
 _COMPOUND = re.compile(r"\b(?:if|for|while|until|case|function)\b")
 _FLAGS = re.compile(r"(?:--[\w-]+(?:=\S*)?\s+)*")
 _VARIABLE = re.compile(r"(?<!\\)\$(?:\{([A-Za-z_]\w*)|([A-Za-z_]\w*))")
+# Nothing in it ends a part, a quote or parentheses.
+_PLAIN = re.compile(r"""[^\s"'\\()&]+""")
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,10 @@ def _split(rows: tuple[tuple[int, str], ...], between: re.Pattern[str], skip: in
         if part and part[-1] != " ":
             part.append(" ")
         while at < len(row):
+            if plain := _PLAIN.match(row, at):
+                begin, at = begin if part else number, plain.end()
+                part.append(plain[0])
+                continue
             match = between.match(row, at) if not quote and depth == 0 else None
             if match and match.end() > at:
                 yield from _piece(begin, part)
