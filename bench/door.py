@@ -97,7 +97,7 @@ def _without(folder: Path, ides: list[str]) -> Iterator[Settings]:
             services.up(settings, only=("gateway", "waiting-page"))
             wait_until(lambda: routes.COMPLETE in (Gateway(settings).table() or {}))
             for number, ide in enumerate(ides):
-                Gateway(settings).lead(_session(number), ide)
+                Gateway(settings).route(_session(number), ide)
             yield settings
         finally:
             services.down(settings)

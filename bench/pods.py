@@ -80,7 +80,7 @@ class Site:
         """Lead people to a Pod, as soon as its IDE answers."""
         target = f"http://{address}:{session.access.port}"
         wait_answer(f"{target}{session.path}{session.access.health}", _READY)
-        self.gateway.lead(session.name, target)
+        self.gateway.route(session.name, target)
 
 
 def run() -> list[Row]:
@@ -155,7 +155,7 @@ def _by_refit(site: Site, first: Session, *, warm: bool, snapshots: bool = False
         if snapshots:
             homes.prepare(before, MOVE)
             homes.copy(before, MOVE)
-        engine.block_ingress(before.container, before.doors)
+        engine.block_ingress(before.container, before.entry_ports)
         engine.stop(before.container, GRACE)
         if snapshots:
             homes.delta(before, MOVE)

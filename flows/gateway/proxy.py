@@ -70,13 +70,13 @@ class Gateway:
         answer = self._ask("GET", "")
         return None if answer is None else answer.json()
 
-    def lead(self, session: str, target: str) -> None:
+    def route(self, session: str, target: str) -> None:
         """From now on the path of a session leads to what answers at this URL."""
         if (table := self.table()) is not None:
-            for path, leads_to in routes.leading(table, session, target).items():
+            for path, leads_to in routes.changes(table, session, target).items():
                 self._route(path, leads_to)
 
-    def turn_away(self, session: str) -> str:
+    def route_to_waiting_page(self, session: str) -> str:
         """Lead people who come to a session to the waiting page from now on; returns where they were led."""
         led = (self.table() or {}).get(routes.path(session), routes.WAITING_PAGE)
         self._route(routes.path(session), routes.WAITING_PAGE)
@@ -86,16 +86,16 @@ class Gateway:
         """Forget all sessions but these; the table is complete now."""
         for path in routes.superfluous(self.table() or {}, sessions):
             self.forget(routes.session(path))
-        self.stand(self.table() or {})
+        self.add_fixed_routes(self.table() or {})
         self._route(routes.COMPLETE, routes.WAITING_PAGE)
 
-    def stand(self, table: routes.Table) -> None:
+    def add_fixed_routes(self, table: routes.Table) -> None:
         """Make the routes that are there whoever has a session, as far as a table doesn't have them."""
-        for path, target in routes.standing(self._settings.hub_url if self._settings.hub_wanted else "").items():
+        for path, target in routes.fixed(self._settings.hub_url if self._settings.hub_wanted else "").items():
             if table.get(path) != target:
                 self._route(path, target)
 
-    def lead_service(self, path: str, target: str, data: Mapping[str, object]) -> None:
+    def route_service(self, path: str, target: str, data: Mapping[str, object]) -> None:
         """Lead the path of a service of the Hub to it.
 
         Raises:

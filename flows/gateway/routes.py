@@ -40,7 +40,7 @@ def session(path: str) -> str:
     return path.removeprefix(BELOW).partition("/")[0] if path.startswith(BELOW) else ""
 
 
-def leading(table: Table, name: str, target: str) -> Table:
+def changes(table: Table, name: str, target: str) -> Table:
     """The routes to be set so that a session's path leads to a target, and nobody else's does.
 
     An address is given to another container when its own is gone. A route that still led there would meet somebody
@@ -50,7 +50,7 @@ def leading(table: Table, name: str, target: str) -> Table:
     return outlived if table.get(path(name)) == target else {**outlived, path(name): target}
 
 
-def standing(hub: str) -> Table:
+def fixed(hub: str) -> Table:
     """The routes that are there whoever has a session.
 
     Args:

@@ -160,7 +160,7 @@ class ConnectionMonitor:
         self._led = led
         text = rules.hosts(led)
         if text != self._hosts:
-            self._sandbox.lead(text)
+            self._sandbox.publish_hosts(text)
             self._hosts = text
 
     def _note(

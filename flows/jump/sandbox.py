@@ -79,7 +79,7 @@ class Sandbox:
         if not hosts.is_symlink():
             hosts.symlink_to(f"{_SHARED}/{self.hosts.name}")
 
-    def lead(self, hosts: str) -> None:
+    def publish_hosts(self, hosts: str) -> None:
         """From now on names lead where these lines of `/etc/hosts` say."""
         _publish(self.hosts, hosts)
 

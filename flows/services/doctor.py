@@ -18,7 +18,7 @@ from flows.core.settings import Settings
 from flows.core.threads import at_once
 from flows.locks.simple_index import login, without_login
 from flows.services.doctor_cluster import cluster
-from flows.services.doctor_containers import containers, doors, enclosure, kernel, root, walls
+from flows.services.doctor_containers import containers, enclosure, ingress, kernel, root, walls
 from flows.services.doctor_findings import Check, Finding
 from flows.services.doctor_home import disk, gateway, home, hub, ports, supervisor
 from flows.services.doctor_others import others
@@ -80,9 +80,9 @@ def _answer(url: str, ca_bundle: Path | None) -> Finding:
 
 
 NEEDED: tuple[Check, ...] = (
-    *(python, programs, root, containers, kernel, enclosure, doors, disk, home),
+    *(python, programs, root, containers, kernel, enclosure, ingress, disk, home),
     *(ports, gateway, hub, jump, walls, index, cluster, others),
 )
 OWN: tuple[Check, ...] = (supervisor, pool, bounds, moves, records, aliases)
 # Sessions on Kubernetes need none of these.
-_OF_CONTAINERS: tuple[Check, ...] = (enclosure, doors, walls, pool, bounds)
+_OF_CONTAINERS: tuple[Check, ...] = (enclosure, ingress, walls, pool, bounds)

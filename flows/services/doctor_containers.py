@@ -99,7 +99,7 @@ def enclosure(_: Settings) -> Iterable[Finding]:
     yield Finding("access to homes", not problem, seen, hint)
 
 
-def doors(_: Settings) -> Iterable[Finding]:
+def ingress(_: Settings) -> Iterable[Finding]:
     """Whether a session can be closed to its people, as it is before it is stopped: in a network of its own."""
     if any(tools.program(name) is None for name in ("iptables-restore", "unshare")):
         yield Finding("closing sessions", False, "iptables is not installed", _IPTABLES.mend())

@@ -125,12 +125,12 @@ class SessionAccess:
             leaving.join()  # a container that is started again may have the same place
         self.ssh.open(session)
         if session.access.port:
-            self.gateway.lead(session.name, self.direct_url(session).removesuffix(session.path))
+            self.gateway.route(session.name, self.direct_url(session).removesuffix(session.path))
 
     @contextmanager
     def drain(self, session: Session) -> Iterator[None]:
         """Stop the container of a session in the `with` block: the waiting page tells those who come, or wait, why."""
-        led = self.gateway.turn_away(session.name) if session.access.port else ""
+        led = self.gateway.route_to_waiting_page(session.name) if session.access.port else ""
         yield
         if led:  # beside what comes next: people wait for that
             leaving = Thread(target=copy_context().run, args=(_hang_up, urlsplit(led)), name=f"hang-up-{session.name}")

@@ -319,7 +319,7 @@ class Sessions(SessionAccess):
         with suppress(LeaseTaken), self.alone(name, wait=0):
             session = self.store.session(name)
             if session.access.port and self.running(session) is Running.running:
-                self.gateway.lead(name, self.direct_url(session).removesuffix(session.path))
+                self.gateway.route(name, self.direct_url(session).removesuffix(session.path))
             elif session.access.port:
                 with self.drain(session):
                     pass  # it has ended already

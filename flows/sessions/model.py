@@ -126,17 +126,17 @@ class Session:
         return self.environment.get(PREFIX, "").rstrip("/")
 
     @property
-    def doors(self) -> tuple[int, ...]:
+    def entry_ports(self) -> tuple[int, ...]:
         """The ports inside its container at which people come in."""
         return (self.access.port, SSH_PORT) if self.access.port else (SSH_PORT,)
 
     @property
-    def ssh(self) -> Path:
+    def ssh_folder(self) -> Path:
         """The folder on the host with what its sshd reads, there or not."""
         return self.token_file.with_name("ssh")
 
     @property
-    def api(self) -> Path:
+    def api_folder(self) -> Path:
         """The folder on the host by which it reaches Refit, there or not."""
         return self.token_file.with_name("api")
 

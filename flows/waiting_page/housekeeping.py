@@ -57,7 +57,7 @@ class Housekeeping:
         if table is not None and routes.COMPLETE not in table:
             self._sessions.tell_gateway()
         elif table is not None:
-            self._sessions.gateway.stand(table)
+            self._sessions.gateway.add_fixed_routes(table)
         for name in knocked_at(table or {}):
             self._look_for(name)
 

@@ -32,10 +32,10 @@ class Door:
     def __init__(self) -> None:
         self.leads: dict[str, str] = {}
 
-    def turn_away(self, session: str) -> str:
+    def route_to_waiting_page(self, session: str) -> str:
         return self.leads.pop(session, "")
 
-    def lead(self, session: str, target: str) -> None:
+    def route(self, session: str, target: str) -> None:
         self.leads[session] = target
 
 

@@ -46,7 +46,7 @@ def recorded(engine: Podman, shared: Settings, image: str, access: Access) -> It
     token_file = shared.folder("sessions", name) / "token"
     command.run(["install", "-m", "0400", "-o", str(uid), "/dev/stdin", token_file], root=True, stdin=TOKEN)
     session = Session(name, "p", "2026a", image, uid, home, token_file, access)
-    session.ssh.mkdir()
+    session.ssh_folder.mkdir()
     yield session
     for container in engine.containers(name):
         engine.stop(container.name, grace=1)

@@ -135,19 +135,19 @@ def test_a_session_that_moves_keeps_its_address_and_its_token_and_says_meanwhile
 
 def test_who_was_at_it_when_a_session_ends_hears_that_it_comes_back(sessions: Sessions, ada: str) -> None:
     with breaking_off() as place:
-        sessions.gateway.lead(NAME, place)
+        sessions.gateway.route(NAME, place)
         page = get(f"{ada}/lab", Accept="text/html")
         assert page.status_code == 503 and int(page.headers["Retry-After"]) >= 1 and "<h1>" in page.text
-        sessions.gateway.lead(NAME, place)
+        sessions.gateway.route(NAME, place)
         told = httpx.put(f"{ada}/api/contents/x", json={"much": "more"}, **PATIENTLY)
         assert (told.status_code, told.json()["session"]) == (503, NAME)
     with breaking_off(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf") as place:
-        sessions.gateway.lead(NAME, place)
+        sessions.gateway.route(NAME, place)
         with pytest.raises(httpx.RemoteProtocolError):  # by itself, the proxy lets people wait for the rest for ever
             get(f"{ada}/files/big")
     with serve(hanging_up, "127.0.0.1", 0) as kernel:
         threading.Thread(target=kernel.serve_forever, daemon=True).start()
-        sessions.gateway.lead(NAME, f"http://127.0.0.1:{kernel.socket.getsockname()[1]}")
+        sessions.gateway.route(NAME, f"http://127.0.0.1:{kernel.socket.getsockname()[1]}")
         with channels(ada) as channel:
             assert channel.recv(timeout=PATIENCE) == "busy"
             with pytest.raises(ConnectionClosed) as closed:

@@ -43,7 +43,7 @@ def test_a_worker_has_no_scope_outside_of_its_session(settings: Settings) -> Non
     with serving(Ide) as port:
 
         def answer(allows: str, path: str = "/session/ada/worker.js") -> httpx.Response:
-            gateway.lead("ada", f"http://127.0.0.1:{port}")
+            gateway.route("ada", f"http://127.0.0.1:{port}")
             return httpx.get(f"{settings.gateway_url}{path}", headers={"X-Allows": allows}, **PATIENTLY)
 
         wait_until(lambda: answer("").status_code == 200)

@@ -167,7 +167,7 @@ def test_who_may_log_in_changes_at_once_and_strangers_never_may(desk: Desk, tmp_
 
 @pytest.mark.long
 def test_a_session_that_is_closed_for_the_last_look_is_closed_to_ssh(desk: Desk) -> None:
-    reopen = desk.sessions.engine.block_ingress(desk.session.container, desk.session.doors)
+    reopen = desk.sessions.engine.block_ingress(desk.session.container, desk.session.entry_ports)
     try:
         with pytest.raises(CommandTimeout):
             command.run(desk.call("true"), limit=3)

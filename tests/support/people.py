@@ -90,7 +90,7 @@ class People:
 
     def lead(self, name: str, url: str = "") -> None:
         """Let the gateway lead to a session, or to something else in its place."""
-        self.hub.sessions.gateway.lead(name, url or self.ides[name].url)
+        self.hub.sessions.gateway.route(name, url or self.ides[name].url)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Reading what people write: YAML files, validated at the edge, every mistake at once with file and line.
 
-It is the one door to such files and texts: no regular file, or one too long or too deep, is a mistake.
+All such files and texts are read here: no regular file, or one too long or too deep, is a mistake.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one door to other programs, and the only importer of `sh`.
+"""The only module that runs other programs, and the only importer of `sh`.
 
 Arguments are lists, never shell text. Each call is logged as `+ …` with secrets taken out, its output goes to the
 run's log while it runs and is bounded on request, it has a time limit, and whatever it started ends with it.

@@ -127,7 +127,7 @@ def _gates(settings: Settings, session: Session, trial: Trial) -> Iterator[Findi
         ("start", inside.start),
         ("home", inside.home),
         *([("ide", inside.ide)] if session.access.port else []),
-        *([("ssh", inside.ssh)] if lets_in(session.ssh) else []),
+        *([("ssh", inside.ssh)] if lets_in(session.ssh_folder) else []),
         *([("cell", inside.cell)] if session.access.protocol == "jupyter" else []),
         ("hook", inside.hook),
         ("steady", inside.steady),

@@ -52,7 +52,7 @@ class OthersSteps:
         return Outcome(NO_SNAPSHOT)
 
     def look(self, move: Move) -> Outcome:
-        """Look once more right before the stop: there is no door that could be closed meanwhile."""
+        """Look once more right before the stop: such a session can't be closed meanwhile."""
         if move.consent:
             return Outcome(move.consent.text)
         keeper = self._keeper(move)

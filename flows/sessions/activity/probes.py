@@ -76,7 +76,7 @@ _ELSEWHERE_LEAST, _ELSEWHERE_MOST, _ELSEWHERE_SHARE = 48, 192, 16
 # Right before a stop, while people are kept waiting.
 FINAL_PROBE = ProbeSpec(seconds=0.2, limit=10.0)
 # So long a session is closed for each attempt at a last look. The first finds who works there, also if it ends late:
-# behind a door that is closed for longer, nobody was a moment before.
+# into a session that is closed for longer, nobody came a moment before.
 CLOSED_SECONDS = (1.0, 2.0, 4.0)
 
 
@@ -151,7 +151,7 @@ class _Ingress:
     def __init__(self, engine: Engine, session: Session, seconds: float) -> None:
         self._lock, self._opened = Lock(), False
         self._timer = Timer(seconds, copy_context().run, [self.open])
-        self._allow_ingress = engine.block_ingress(session.container, session.doors)
+        self._allow_ingress = engine.block_ingress(session.container, session.entry_ports)
         self._timer.start()
 
     def open(self) -> None:
@@ -216,15 +216,15 @@ class Watch:
                 look = first or started.enter_context(ready_to_look(self._engine, session, FINAL_PROBE))
             except RefitError:  # maybe another one can be started, else that one says why not
                 look = partial(see, self._engine, session, FINAL_PROBE)
-            door = _Ingress(self._engine, session, seconds)
+            ingress = _Ingress(self._engine, session, seconds)
             try:
                 why = objection(self._remember(session, _judged(look, session, self._quiet)))
             except BaseException:
-                door.open()
+                ingress.open()
                 raise
             if why:
-                door.open()
-            return why, door.stays_closed()
+                ingress.open()
+            return why, ingress.stays_closed()
 
     def _remember(self, session: Session, activity: Activity) -> Seen:
         file = self._folder / f"{check_name(session.name)}.json"

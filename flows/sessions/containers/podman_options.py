@@ -81,7 +81,7 @@ def _resource_limits(session: Session, settings: Settings) -> list[str]:
 
 def _ssh(session: Session) -> list[str]:
     return [
-        f"--mount=type=bind,src={session.ssh},dst={SSH_FOLDER},ro",
+        f"--mount=type=bind,src={session.ssh_folder},dst={SSH_FOLDER},ro",
         f"--passwd-entry={USER}:*:{session.uid}:0::{HOME}:/bin/bash",
     ]
 

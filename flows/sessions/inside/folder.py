@@ -21,12 +21,12 @@ _CLIENT = Path(__file__).with_name("client.py")
 
 def prepare(session: Session) -> None:
     """Make the folder, unless it is there, with the command as this Refit has it."""
-    text, program = _CLIENT.read_bytes(), session.api / COMMAND
+    text, program = _CLIENT.read_bytes(), session.api_folder / COMMAND
     if program.exists() and program.read_bytes() == text:
         return
     mine = ["-o", str(os.geteuid()), "-g", str(os.getegid())]
-    command.run(["install", "-d", "-m", "0711", session.api.parent], root=True)
-    command.run(["install", "-d", "-m", "0755", *mine, session.api], root=True)
+    command.run(["install", "-d", "-m", "0711", session.api_folder.parent], root=True)
+    command.run(["install", "-d", "-m", "0755", *mine, session.api_folder], root=True)
     draft = program.with_suffix(".new")
     command.run(["install", "-m", "0755", _CLIENT, draft], root=True)
     # A container that runs keeps the one that it was made with.
@@ -35,13 +35,13 @@ def prepare(session: Session) -> None:
 
 def is_there(session: Session) -> bool:
     """Whether a container of the session was made with it: one of an older Refit, and a Pod, has no such command."""
-    return (session.api / COMMAND).is_file()
+    return (session.api_folder / COMMAND).is_file()
 
 
 def mounts(session: Session) -> list[str]:
     """The options with which Podman lets a container see it. Pure."""
-    program = session.api / COMMAND
+    program = session.api_folder / COMMAND
     return [
-        f"--mount=type=bind,src={session.api},dst={INSIDE},ro",
+        f"--mount=type=bind,src={session.api_folder},dst={INSIDE},ro",
         f"--mount=type=bind,src={program},dst={COMMAND_INSIDE},ro",
     ]

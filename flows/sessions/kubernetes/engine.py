@@ -28,13 +28,13 @@ from flows.sessions.model import Container, Running, Session, session_of
 logger = logging.getLogger("refit.sessions")
 
 
-class Door(Protocol):
+class SessionRoutes(Protocol):
     """The way in to sessions, which alone leads to Pods: the gateway."""
 
-    def turn_away(self, session: str) -> str:
+    def route_to_waiting_page(self, session: str) -> str:
         """Lead whoever comes to the waiting page; returns where they were led."""
 
-    def lead(self, session: str, target: str) -> None:
+    def route(self, session: str, target: str) -> None:
         """Lead whoever comes to what answers at this URL."""
 
 
@@ -45,15 +45,17 @@ class Kubernetes:
     # Each move is a few calls and waits for kubelets; the API server takes hundreds at a time.
     at_once = 32
 
-    def __init__(self, options: ClusterOptions, configuration: Callable[[str], Mapping[str, Any]], door: Door) -> None:
+    def __init__(
+        self, options: ClusterOptions, configuration: Callable[[str], Mapping[str, Any]], gateway: SessionRoutes
+    ) -> None:
         """Nothing is asked of the cluster yet.
 
         Args:
             options: where and how sessions run.
             configuration: digest of an image → its configuration; raises RefitError if there is none.
-            door: the way in to sessions.
+            gateway: the way in to sessions.
         """
-        self._options, self._configuration, self._door = options, configuration, door
+        self._options, self._configuration, self._gateway = options, configuration, gateway
         self._cluster = Cluster(options)
         self._placement, self._isolation = Placement(self._cluster, options), Isolation(self._cluster)
         self._slots = Slots(self._cluster, self._placement)
@@ -246,8 +248,8 @@ class Kubernetes:
         """
         self._running(container)
         session = session_of(container)
-        target = self._door.turn_away(session)
-        return partial(self._door.lead, session, target) if target else lambda: None
+        target = self._gateway.route_to_waiting_page(session)
+        return partial(self._gateway.route, session, target) if target else lambda: None
 
     def allow_ingress(self, container: str) -> None:
         """Undo every `block_ingress` of a running generation.
@@ -258,7 +260,7 @@ class Kubernetes:
         pod, slot = self._running(container)
         made = _made_from(self._mine_and_others(f"refit-{pod.session}-{slot.opened}")[0])
         if made.access.port:
-            self._door.lead(made.name, f"http://{pod.address}:{made.access.port}")
+            self._gateway.route(made.name, f"http://{pod.address}:{made.access.port}")
 
     def attach(self, container: str, argv: Sequence[str], terminal: bool) -> NoReturn:
         """Let this process become a program beside a running generation, by kubectl.
@@ -315,4 +317,4 @@ def _check_home(session: Session, others: Sequence[Container]) -> None:
             )
 
 
-__all__ = ["Door", "Kubernetes"]
+__all__ = ["Kubernetes", "SessionRoutes"]

@@ -59,11 +59,11 @@ class Ssh:
 
     def prepare(self, session: Session) -> None:
         """See to it that there is a folder for the container to see, if only an empty one."""
-        if not self._settings.in_cluster and not session.ssh.exists():
-            command.run(["install", "-d", "-m", "0711", session.ssh.parent], root=True)
-            command.run(["install", "-d", "-m", "0755", session.ssh], root=True)
-        if lets_in(session.ssh):
-            self.certificates.sign(session.name, session.ssh)
+        if not self._settings.in_cluster and not session.ssh_folder.exists():
+            command.run(["install", "-d", "-m", "0711", session.ssh_folder.parent], root=True)
+            command.run(["install", "-d", "-m", "0755", session.ssh_folder], root=True)
+        if lets_in(session.ssh_folder):
+            self.certificates.sign(session.name, session.ssh_folder)
 
     def keys(self, name: str) -> tuple[PublicKey, ...]:
         """The keys that were given to this session alone, whosever they are."""
@@ -100,13 +100,13 @@ class Ssh:
         only_on_podman(self._settings, "Ssh into sessions")
         self.prepare(session)
         if own or people:
-            self._make_key(session.ssh / "host_key", session.uid)
+            self._make_key(session.ssh_folder / "host_key", session.uid)
             self._make_key(self._probe_key(session.name), 0)
             probe = f"{PROBE_MAY} {self._public(self._probe_key(session.name))}\n"
-            _write(session.ssh / "probe", probe)
-            host = self._public(session.ssh / "host_key")
+            _write(session.ssh_folder / "probe", probe)
+            host = self._public(session.ssh_folder / "host_key")
             _write(self._known_hosts(session.name), f"{_alias(session.name)} {host}\n")
-            self.certificates.sign(session.name, session.ssh)
+            self.certificates.sign(session.name, session.ssh_folder)
             self._choose_port(session.name)
         lines = [*(f"{key}\n" for key in own), *((_PEOPLE, *(f"{key}\n" for key in people)) if people else ())]
         _write(self.folder(session.name) / AUTHORIZED, "".join(lines))
@@ -126,7 +126,7 @@ class Ssh:
 
     def open(self, session: Session) -> None:
         """Let logins reach the container of a session that runs, if it has keys."""
-        if not lets_in(session.ssh):
+        if not lets_in(session.ssh_folder):
             return
         host, port = self._engine.address(session.container, SSH_PORT)
         self.forwarder.listen(self._ports().values())
@@ -138,7 +138,7 @@ class Ssh:
         Raises:
             RefitError: its image has none.
         """
-        if lets_in(session.ssh):
+        if lets_in(session.ssh_folder):
             self._engine.execute(session.container, [START])
             self.present(session, session.container)
             self.open(session)
@@ -153,7 +153,7 @@ class Ssh:
             container: of the session, in which it runs.
         """
         try:
-            self.certificates.sign(session.name, session.ssh)
+            self.certificates.sign(session.name, session.ssh_folder)
             host_certificates.present(partial(self._engine.execute, container))
         except RefitError as error:
             if isinstance(error, ProgramFailed) and error.exit_code_of_program == host_certificates.NOT_YET:
@@ -180,7 +180,7 @@ class Ssh:
         Raises:
             RefitError: that isn't possible, or another host key answers.
         """
-        if not lets_in(session.ssh):
+        if not lets_in(session.ssh_folder):
             return ""
         host, port = self._engine.address(session.container, SSH_PORT)
         own = {"HostName": host, "Port": str(port), "IdentityFile": _quoted(self._probe_key(session.name))}

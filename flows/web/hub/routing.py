@@ -81,7 +81,7 @@ class RefitProxy(Proxy):
             await asyncio.to_thread(self._stand)
         else:
             route = {_SERVICE: True, "data": dict(data)}
-            await asyncio.to_thread(self._gateway.lead_service, routespec.rstrip("/"), target, route)
+            await asyncio.to_thread(self._gateway.route_service, routespec.rstrip("/"), target, route)
 
     async def delete_route(self, routespec: str) -> None:
         """Forget a service. In the place of a stopped session the waiting page answers already."""
@@ -96,4 +96,4 @@ class RefitProxy(Proxy):
                 self.log.warning("The gateway was not told of %s: %s", session.name, error)
 
     def _stand(self) -> None:
-        self._gateway.stand(self._gateway.table() or {})
+        self._gateway.add_fixed_routes(self._gateway.table() or {})

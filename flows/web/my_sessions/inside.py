@@ -83,9 +83,10 @@ class InsideSockets:
                 logger.warning("%s can't ask from inside: %s", place.session, error)
 
     def _places(self) -> frozenset[Place]:
-        sessions = [session for session in self._store.sessions() if session.api.is_dir()]
+        sessions = [session for session in self._store.sessions() if session.api_folder.is_dir()]
         return frozenset(
-            Place(session.name, session.uid, session.api, session.api.stat().st_ino) for session in sessions
+            Place(session.name, session.uid, session.api_folder, session.api_folder.stat().st_ino)
+            for session in sessions
         )
 
 

@@ -90,7 +90,7 @@ def test_nobody_else_gets_to_a_session_and_no_cookie_of_ours_gets_to_an_ide(hub:
     begun = ada.client.get("/authorizer/callback?code=x&state=x", follow_redirects=False)
     assert begun.status_code == 400
     with listening() as (place, heard):
-        hub.sessions.gateway.lead("ada", place)
+        hub.sessions.gateway.route("ada", place)
         seen = {"Cookie": f"{passes.PASS}={own}; mine=1; jupyterhub-session-id=x", "Accept": "text/html"}
         httpx.get(f"{url}?a=b", headers=seen, **PATIENTLY)
     hub.sessions.tell_gateway_of("ada")

@@ -80,7 +80,7 @@ def inside(hub: Hub, name: str, *words: str, user: str = "", status: int = 0) ->
 @pytest.fixture(scope="module", autouse=True)
 def reachable(hub: Hub, ada: Person, eve: Person) -> None:
     sessions = [hub.sessions.store.session(name) for name in ("ada", "eve")]
-    wait_until(lambda: all((session.api / "socket").exists() for session in sessions))
+    wait_until(lambda: all((session.api_folder / "socket").exists() for session in sessions))
 
 
 def test_a_session_shows_itself_and_says_when_it_moves(hub: Hub, ada: Person) -> None:

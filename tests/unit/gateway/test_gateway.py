@@ -19,9 +19,9 @@ def test_a_session_is_at_a_path_of_its_own_and_a_path_belongs_to_one_session() -
 
 def test_who_is_led_elsewhere_leaves_nobody_at_an_address_that_was_anothers() -> None:
     table = {"/": routes.WAITING_PAGE, "/session/ada": "http://10.0.0.2:8888", "/session/bob": "http://10.0.0.3:8888"}
-    assert routes.leading(table, "ada", "http://10.0.0.2:8888") == {}
-    assert routes.leading(table, "ada", "http://10.0.0.9:8888") == {"/session/ada": "http://10.0.0.9:8888"}
-    taken = routes.leading(table, "ada", "http://10.0.0.3:8888")
+    assert routes.changes(table, "ada", "http://10.0.0.2:8888") == {}
+    assert routes.changes(table, "ada", "http://10.0.0.9:8888") == {"/session/ada": "http://10.0.0.9:8888"}
+    taken = routes.changes(table, "ada", "http://10.0.0.3:8888")
     assert taken == {"/session/bob": routes.WAITING_PAGE, "/session/ada": "http://10.0.0.3:8888"}
     assert list(taken)[-1] == "/session/ada"
 
@@ -34,8 +34,8 @@ def test_only_routes_of_sessions_that_are_gone_are_superfluous() -> None:
 def test_a_gateway_that_never_ran_is_asked_nothing_and_keeps_nobody_waiting(settings: Settings) -> None:
     gateway = Gateway(settings)
     assert not gateway.runs
-    gateway.lead("ada", "http://10.0.0.2:8888")
-    gateway.turn_away("ada")
+    gateway.route("ada", "http://10.0.0.2:8888")
+    gateway.route_to_waiting_page("ada")
     assert gateway.url("/session/ada") == "http://127.0.0.1:17900/session/ada"
 
 

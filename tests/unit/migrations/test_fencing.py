@@ -207,7 +207,7 @@ def test_what_ran_out_and_was_taken_by_nobody_is_renewed_and_what_was_taken_lets
             lambda: command.run(["rm", tmp_path / "touched"]),
             lambda: Registry(settings).put_manifest("images", "alias", b"{}", MANIFEST),
             lambda: Registry(settings).delete("images", f"sha256:{'0' * 64}"),
-            lambda: Gateway(settings).turn_away("ada"),
+            lambda: Gateway(settings).route_to_waiting_page("ada"),
             lambda: Forwarder(settings).point(19_000, ""),
             lambda: write(database, still_ours),
         ):

@@ -112,7 +112,7 @@ def test_sessions_and_homes_without_a_record_are_told(settings: Settings) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="says something else of other users")
 def test_whether_sessions_can_be_closed_is_tried_in_a_network_of_its_own() -> None:
-    (finding,) = doctor_containers.doors(Settings())
+    (finding,) = doctor_containers.ingress(Settings())
     assert finding.ok, finding
     rules = "*filter\n-F INPUT\n-A INPUT ! -i lo -p tcp -m multiport --dports 8000,2222 -j DROP\nCOMMIT\n"
     assert (input_rules([8000, 2222]), input_rules(())) == (rules, "*filter\n-F INPUT\nCOMMIT\n")
