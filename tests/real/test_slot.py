@@ -26,6 +26,7 @@ ENDS_IN_TIME = 'trap "sleep 0.02; exit 0" TERM; while :; do sleep 0.05; done'
 # All that process 1 of a slot calls at any time.
 _PROGRAMS = ("ln", "mkdir", "mkfifo", "mv", "rm", "touch")
 REFUSED = 75
+TOLD_TO_END = 128 + signal.SIGTERM
 NEVER_ENDS = 'trap "" TERM; while :; do sleep 0.05; done'
 
 
@@ -201,6 +202,23 @@ def test_a_call_that_hangs_before_it_begins_anything_ends_with_a_stop(pod: Pod) 
     assert late.returncode in (-signal.SIGTERM, -signal.SIGKILL)
     assert pod.slot("state").stdout == "" and not pod.programs_of("sleep 600")
     pod.begin(program)
+
+
+@pytest.mark.parametrize("program", ["", ENDS_IN_TIME], ids=["empty", "in use"])
+def test_a_container_that_is_told_to_end_says_so_by_its_exit_code(pod: Pod, program: str) -> None:
+    around = psutil.Process(pod.first).parent()
+    assert around
+    if program:
+        pod.begin(program)
+    psutil.Process(pod.first).terminate()
+    assert around.wait(60) == TOLD_TO_END
+
+
+def test_a_program_that_ends_by_itself_gives_the_container_its_own(pod: Pod) -> None:
+    around = psutil.Process(pod.first).parent()
+    assert around
+    pod.begin("sleep 0.1; exit 0")
+    assert around.wait(60) == 0
 
 
 def test_a_container_that_has_just_replaced_one_that_ended_says_so_before_anything_begins(pod: Pod) -> None:

@@ -35,7 +35,8 @@ class Slot:
         container: the id of the container, which is another one after each restart; empty: there is none yet.
         image: digest of the image that it really runs; empty: it doesn't.
         tried: digest of the image of its last container, whether or not that runs.
-        trouble: why the container can't run, in Kubernetes' words; empty: nothing is wrong.
+        trouble: why the container can't run, in Kubernetes' words; empty: nothing is wrong, or only that kubelet waits
+            for minutes before it begins one again that has ended often.
         asked: digest of the image that its specification asks for.
         had: the generation whose program ended with its container, and which nobody has stopped; 0: none.
         code: exit code of that container; -1: nobody knows.
@@ -149,7 +150,7 @@ def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any], as
         container=container,
         image=tried if runs else "",
         tried=tried,
-        trouble=trouble(state),
+        trouble="" if _begins_again(state, over) else trouble(state),
         asked=asked,
         had=int(opened.get("generation", 0)) if seen and not (is_open or late or ended) else 0,
         code=int(over.get("exitCode", -1)) if over.get("containerID") == opened.get("container") else -1,
@@ -182,6 +183,8 @@ def opened(
 
 
 ENDS_AGAIN = "CrashLoopBackOff"
+# Exit codes by which runtimes and shells say that a program could not be begun.
+_NEVER_BEGUN = (126, 127, 128)
 # Kubernetes' own reasons of a container that waits and will go on waiting.
 _TROUBLES = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
@@ -193,6 +196,17 @@ def trouble(state: Mapping[str, Any]) -> str:
     """Why a container waits that will go on waiting, in Kubernetes' words; empty: it doesn't."""
     waiting = state.get("waiting") or {}
     return f"{waiting['reason']}: {waiting.get('message', '')}" if waiting.get("reason") in _TROUBLES else ""
+
+
+def _begins_again(state: Mapping[str, Any], over: Mapping[str, Any]) -> bool:
+    """Whether a slot's container has run and will run again: its process 1 ends only with what was begun in it.
+
+    Args:
+        state: of the container, as the API server tells of it.
+        over: the end of the one before.
+    """
+    waits = (state.get("waiting") or {}).get("reason") == ENDS_AGAIN
+    return waits and over.get("exitCode") not in (None, *_NEVER_BEGUN)
 
 
 def waits_for(told: Mapping[str, Any]) -> str:
@@ -225,19 +239,25 @@ def ran(records: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def lost(made: Iterable[Container], pods: Sequence[SessionPod], ran: Collection[str] = ()) -> frozenset[str]:
-    """The sessions that have run and have no Pod any more, or whose program was taken from them; a Pod that ends is
-    still there. `ran`: those of which their records say so.
+    """The sessions that have run and have no Pod any more, or whose program was taken from them or never begun in the
+    slot that was made for it; a Pod that ends is still there. `ran`: those of which their records say so.
     """
     alive = [each for each in pods if not each.over]
     there = {each.session for each in alive}
-    started = {(each.session, each.generation): each for each in made if each.started}
+    recorded = {(each.session, each.generation): each for each in made}
+    have_run = {each.session for each in made if each.started} | {*ran}
+    slots = [(pod.session, slot) for pod in alive if not pod.ending for slot in pod.slots]
     taken = {
-        pod.session
-        for pod in alive
-        for slot in pod.slots
-        if not pod.ending and (had := started.get((pod.session, slot.had))) and slot.was_taken(had.image)
+        session
+        for session, slot in slots
+        if (had := recorded.get((session, slot.had))) and had.started and slot.was_taken(had.image)
     }
-    return frozenset(({name for name, _ in started} | {*ran}) - there | taken)
+    # Somebody was killed, or failed, between the change of a slot for a generation and the begin of its program.
+    runs = {pod.session for pod in alive if not pod.idle}
+    unbegun = {
+        session for session, slot in slots if (session, slot.generation) in recorded and slot.last != slot.generation
+    }
+    return frozenset(have_run - there | taken | (unbegun & have_run - runs))
 
 
 def unbound(claims: Mapping[str, Mapping[str, Any] | None]) -> Iterator[str]:

@@ -109,7 +109,8 @@ run() {
     : >/home/.begun
     mkfifo "$slot/gate"
     born >"$slot/awake"
-    trap ': >/home/.told; echo 1 >"$slot/stopping"; kill -TERM -1; wait; exit 0' TERM
+    # With the exit code of a signal: one whose user ends the program may have 0, and is left as it is.
+    trap ': >/home/.told; echo 1 >"$slot/stopping"; kill -TERM -1; wait; exit 143' TERM
     while :; do
         generation='' late='' number='' program=''
         read -r generation late number program <"$slot/gate" || continue

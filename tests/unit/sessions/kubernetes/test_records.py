@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -121,7 +122,7 @@ def test_sessions_on_closed_nodes_have_to_leave() -> None:
 
 def test_a_session_is_lost_when_kubernetes_has_let_go_of_its_pod_and_not_before() -> None:
     record = manifests.record(SESSION, OPTIONS)
-    pod = records.pod(told({}, {"a": 1}, IDS))
+    pod = records.pod(told({"a": running(1, "A")}, {"a": 1}, IDS))
     fresh = records.containers([record], [])
     record["metadata"]["annotations"] = {manifests.STARTED: "2026-11-25T00:00:00+00:00"}
     made = records.containers([record], [])
@@ -150,7 +151,13 @@ def ended(code: int, image: str = SESSION.image) -> records.SessionPod:
 def test_a_program_that_was_killed_is_lost_and_one_that_its_user_has_ended_is_not() -> None:
     record = manifests.record(SESSION, OPTIONS)
     record["metadata"]["annotations"] = {manifests.STARTED: "2026-11-25T00:00:00+00:00"}
-    for pod, taken in ((ended(137), True), (ended(0), False), (ended(0, AFTER.image), True)):
+    killed, told_to = 128 + signal.SIGKILL, 128 + signal.SIGTERM
+    for pod, taken in (
+        (ended(killed), True),
+        (ended(told_to), True),
+        (ended(0), False),
+        (ended(0, AFTER.image), True),
+    ):
         assert records.lost(records.containers([record], [pod]), [pod]) == ({SESSION.name} if taken else frozenset())
     ending = replace(ended(137), ending=True)
     assert records.lost(records.containers([record], [ending]), [ending]) == frozenset()
@@ -191,7 +198,25 @@ def test_a_session_that_ran_before_is_lost_with_its_pod_and_counts_as_one_that_e
     assert records.lost(made, [], records.ran([record])) == {SESSION.name}
     pod = records.pod(told({}, {"a": 2}, IDS))
     (waits,) = records.containers([record], [pod])
-    assert waits.running is Running.created and records.lost([waits], [pod], records.ran([record])) == frozenset()
+    assert waits.running is Running.created
+    # Its slot was made for it, and nobody has begun it there; somebody who does so just now holds the lease.
+    assert records.lost([waits], [pod], records.ran([record])) == {SESSION.name}
+    assert records.lost([waits], [replace(pod, ending=True)], records.ran([record])) == frozenset()
+    assert records.lost([waits], [pod]) == frozenset()  # it never ran
+    before = records.pod(told({"a": running(1, "A")}, {"a": 1, "b": 2}, IDS))
+    assert records.lost([waits], [before], records.ran([record])) == frozenset()  # a move goes on
+    stopped = annotated(records.opened(2, "A", started=MORNING, ended=NOON))
+    rests = records.pod(told({"a": stopped}, {"a": 2}, IDS))
+    assert records.lost([waits], [rests], records.ran([record])) == frozenset()
+
+
+@pytest.mark.parametrize(("code", "never"), [(0, False), (137, False), (128, True)])
+def test_a_slot_that_kubelet_begins_later_is_waited_for_unless_it_never_began(code: int, never: bool) -> None:
+    pod = told({}, {"a": 1}, {"a": "A"})
+    (seen,) = pod["status"]["containerStatuses"]
+    seen["state"] = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}
+    seen["lastState"] = {"terminated": {"exitCode": code, "containerID": "A"}}
+    assert records.pod(pod).slots[0].trouble == ("CrashLoopBackOff: back-off 40s" if never else "")
 
 
 @pytest.mark.parametrize(
