@@ -1,6 +1,8 @@
-"""The last byte of the pool is written while a snapshot is taken or a session cloned, and the process is killed then.
+"""The last byte of the pool is written while a snapshot is taken, a session cloned or gone back, and the process is
+killed right then.
 
-The home is as it was, nothing is half made, and once there is room the same is done.
+Afterwards a new process resumes while the pool is still full, and once more when there is room. At each moment the home
+is as before or as then, as a whole, and the other one of them can be had.
 """
 
 from __future__ import annotations
@@ -12,9 +14,16 @@ from functools import partial
 
 import pytest
 
+from flows.core.leases import Lease
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
+from flows.migrations.executor import MoveExecutor
+from flows.migrations.journal import Also
+from flows.migrations.move import Entry, Move, Phase
+from flows.migrations.move_steps import State, StepName
+from flows.migrations.planning.rollout import Action, Decision
+from flows.migrations.recovery import NotRecovered, recover_all
 from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.snapshots.clone_session import Wish, clone, remove_killed
 from flows.sessions.homes import cloning
@@ -24,14 +33,17 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.snapshots.model import Snapshot
 from flows.sessions.snapshots.records import SnapshotRecords
 from flows.sessions.store import Store
-from tests.support.killing import NAME, Scene, in_smallest_pool
+from tests.support.killing import BEFORE_AND_AFTER, NAME, DeadlyJournal, Scene, in_smallest_pool
 from tests.support.machine import RegistryServer
-from tests.support.moving import manifest
+from tests.support.moving import check_no_gap, manifest
 from tests.support.pools import fill, make_room
 from tests.support.processes import in_a_process
 from tests.support.variants import LIGHT, light
+from tests.support.waiting import some_long
 
 SMALL = 2_000  # files whose owner is written anew in a clone
+FORWARD = [StepName.snapshot, StepName.revert, StepName.start, StepName.clean]
+BACKWARD = [StepName.reinstate, StepName.revive, StepName.forget]
 TAKING = [(HomeSnapshots, "copy"), (HomeSnapshots, "note"), (SnapshotRecords, "complete")]
 CLONING = [(cloning, "make_draft"), (cloning, "drop_own"), (Store, "add"), (cloning, "give")]
 
@@ -69,6 +81,19 @@ def then(scene: Scene, pool: Pool) -> Iterator[Snapshot]:
         snapshot_actions.remove(scene.sessions, NAME, one.id, "ada")
 
 
+class FillingJournal(DeadlyJournal):
+    """Fills the pool before the step at which its process is killed."""
+
+    def __init__(self, settings: Settings, step: str, phase: Phase) -> None:
+        super().__init__(settings, step, phase)
+        self._pool = Pool(settings)
+
+    def write(self, held: Lease, move: Move, entry: Entry, also: Also | None = None) -> None:
+        if (entry.step, entry.phase) == (self._deadly[0], Phase.intent):
+            fill(self._pool, 0)
+        super().write(held, move, entry, also)
+
+
 def home_of(scene: Scene) -> object:
     return manifest(scene.sessions.store.session(NAME).home)
 
@@ -79,11 +104,85 @@ def killed(work: Callable[[], object]) -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
+def go_back_until_killed(scene: Scene, then: Snapshot, image: str, step: str, phase: Phase) -> None:
+    """A step that the full pool lets fail has no outcome before which it could be killed: then all is undone."""
+    decision = Decision(NAME, Action.migrate, scene.sessions.store.session(NAME).image, image, agreed=True)
+
+    def work() -> None:
+        journal = FillingJournal(scene.settings, step, phase)
+        MoveExecutor(scene.settings, Sessions.open(scene.settings), journal).carry_out(decision, back_to=then.id)
+
+    process = in_a_process(work)
+    process.join()
+    if (process.exitcode, phase) == (0, Phase.done):
+        last = scene.journal.latest()[NAME]
+        assert last.state is State.rolled_back, last.reason
+        assert Phase.failed in {entry.phase for entry in scene.journal.entries(last) if entry.step == step}
+    else:
+        assert process.exitcode == -signal.SIGKILL
+
+
+def recovered(scene: Scene) -> None:
+    """Take up what is unfinished, whether or not the full pool lets it be ended."""
+
+    def work() -> None:
+        try:
+            recover_all(MoveExecutor.open(scene.settings))
+        except NotRecovered:
+            return
+
+    process = in_a_process(work)
+    process.join()
+    assert process.exitcode == 0
+
+
 def contents(scene: Scene) -> list[object]:
     """The home, and all snapshots of it that a person can go back to."""
     session = scene.sessions.store.session(NAME)
     taken = snapshot_actions.all_of(scene.sessions, session)
     return [home_of(scene), *(manifest(scene.sessions.homes.snapshot(NAME, one.id)) for one in taken)]
+
+
+def check(scene: Scene, *expected: State) -> None:
+    move = scene.journal.latest()[NAME]
+    assert move.state in expected, move.reason
+    check_no_gap(scene.journal.entries(move))
+    session = scene.sessions.store.session(NAME)
+    (container,) = scene.sessions.engine.containers(NAME)
+    assert container.made_from == session
+    scene.sessions.wait_ready(session)
+    assert not scene.journal.unfinished()
+    removed = Pool(scene.settings).folder / "removed"
+    assert not removed.exists() or not list(removed.iterdir())
+
+
+@pytest.mark.parametrize("phase", BEFORE_AND_AFTER)
+@pytest.mark.parametrize("step", some_long(FORWARD, short=StepName.revert))
+def test_a_rollback(scene: Scene, pool: Pool, then: Snapshot, step: StepName, phase: Phase) -> None:
+    before, earlier = home_of(scene), manifest(scene.sessions.homes.snapshot(NAME, then.id))
+    go_back_until_killed(scene, then, scene.sessions.store.session(NAME).image, step, phase)
+    recovered(scene)
+    assert home_of(scene) in (before, earlier)
+    make_room(pool)
+    recovered(scene)
+    check(scene, State.cleaned, State.rolled_back)
+    assert home_of(scene) == (earlier if scene.journal.latest()[NAME].state is State.cleaned else before)
+    there = contents(scene)
+    assert before in there and earlier in there
+
+
+@pytest.mark.parametrize("phase", BEFORE_AND_AFTER)
+@pytest.mark.parametrize("step", some_long(BACKWARD, short=StepName.reinstate))
+def test_a_rollback_that_is_undone(scene: Scene, pool: Pool, then: Snapshot, step: StepName, phase: Phase) -> None:
+    """The image spoils the home that it gets, and ends at once."""
+    before = home_of(scene)
+    go_back_until_killed(scene, then, scene.bad, step, phase)
+    recovered(scene)
+    make_room(pool)
+    recovered(scene)
+    check(scene, State.rolled_back)
+    assert home_of(scene) == before
+    assert snapshot_actions.all_of(scene.sessions, scene.sessions.store.session(NAME)) == (then,)
 
 
 def deadly(pool: Pool, owner: object, name: str, *, after: bool) -> None:
