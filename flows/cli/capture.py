@@ -93,9 +93,9 @@ def _prove(captured: Captured, name: str, *, quiet: bool) -> Proof:
     with running_flows(quiet=quiet):
         from flows.prove_capture import prove_capture  # noqa: PLC0415 - Prefect takes a second to import
 
-        made = captured.capture
-        things = [*made.packages], [*made.system], [*made.files]
-        return prove_capture(name, made.name, captured.profile, captured.release, *things, captured.catalog)
+        capture = captured.capture
+        things = [*capture.packages], [*capture.system], [*capture.files]
+        return prove_capture(name, capture.name, captured.profile, captured.release, *things, captured.catalog)
 
 
 def _asks(as_json: bool) -> bool:
@@ -113,14 +113,14 @@ def _asked(captured: Captured) -> list[str]:
 
 
 def _as_json(captured: Captured) -> dict[str, object]:
-    made = captured.capture
+    capture = captured.capture
     return {
-        "bundle": made.name,
-        "extends": made.extends,
-        "packages": made.packages,
-        "system": made.system,
-        "files": sorted(made.files),
-        "left": made.left,
+        "bundle": capture.name,
+        "extends": capture.extends,
+        "packages": capture.packages,
+        "system": capture.system,
+        "files": sorted(capture.files),
+        "left": capture.left,
         "texts": captured.files,
         "profile": captured.profile,
         "release": captured.release,
@@ -129,8 +129,8 @@ def _as_json(captured: Captured) -> dict[str, object]:
 
 
 def _show(captured: Captured, *, written: bool) -> None:
-    made = captured.capture
-    if not made:
+    capture = captured.capture
+    if not capture:
         out.print("Nothing that a bundle could hold was installed by hand.")
     elif not written:
         for path, text in captured.files.items():
@@ -138,15 +138,16 @@ def _show(captured: Captured, *, written: bool) -> None:
             show_text(text)
     rows = [
         (change.source.value, on_a_line(change.name), change.reason.value, on_a_line(change.why))
-        for change in made.left
+        for change in capture.left
     ]
     if rows:
         show(tables.table("Not captured", ("what", "name", "reason", ""), rows[:SHOWN]))
     if len(rows) > SHOWN:
         out.print(f"and {len(rows) - SHOWN} more: `--json` has them all.")
     if written:
-        counted = f"{len(made.packages)} Python packages, {len(made.system)} system packages, {len(made.files)} files"
-        out.print(f"The bundle {made.name} has {counted}.", highlight=False)
+        python, system, files = len(capture.packages), len(capture.system), len(capture.files)
+        counted = f"{python} Python packages, {system} system packages, {files} files"
+        out.print(f"The bundle {capture.name} has {counted}.", highlight=False)
 
 
 def _show_next(captured: Captured, name: str, proof: Proof | None) -> None:

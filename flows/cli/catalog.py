@@ -231,13 +231,14 @@ def import_workbench_images(
     as_json: Json = False,
 ) -> None:
     """Make a catalog of a checkout of opendatahub's workbench-images; says what became of each recipe."""
-    made = adopt(checkout, into, catalogs.load_catalog(load().catalog), cuda)
+    adoption = adopt(checkout, into, catalogs.load_catalog(load().catalog), cuda)
     if as_json:
-        show_json(made)
+        show_json(adoption)
         return
-    show(tables.adopted(made.recipes))
+    show(tables.adopted(adoption.recipes))
     counts = (
-        f"{made.catalog} is a catalog of {made.profiles} profiles, of {len(made.recipes)} recipes. {len(made.notes)} "
-        f"things to look at are in {made.catalog / report.REPORT}. Next: `refit lint {made.catalog}`."
+        f"{adoption.catalog} is a catalog of {adoption.profiles} profiles, of {len(adoption.recipes)} recipes. "
+        f"{len(adoption.notes)} things to look at are in {adoption.catalog / report.REPORT}. "
+        f"Next: `refit lint {adoption.catalog}`."
     )
     out.print(counts, highlight=False, soft_wrap=True)

@@ -91,14 +91,14 @@ def share_mine(
     """Let a person or a group use a session; with neither, print a link for the first person who accepts it."""
     kind, subject = _subject(person, group, "")
     given = {"kind": kind, "subject": "" if kind == "code" else subject, "duration": until}
-    made = ask("POST", f"{path(name)}/shares", given, hint=DURATIONS if until else "")
+    share = ask("POST", f"{path(name)}/shares", given, hint=DURATIONS if until else "")
     if as_json:
-        show_json(made)
-    elif made["link"]:
-        out.print(f"Give this link to one person; it works once. `refit mine shares` calls it {made['subject']}.")
-        out.print(made["link"], highlight=False, soft_wrap=True)
+        show_json(share)
+    elif share["link"]:
+        out.print(f"Give this link to one person; it works once. `refit mine shares` calls it {share['subject']}.")
+        out.print(share["link"], highlight=False, soft_wrap=True)
     else:
-        out.print(f"{made['subject']} may use the session {name}. Guests act as its user, with your files and logins.")
+        out.print(f"{share['subject']} may use the session {name}. Guests act as its user, with your files and logins.")
 
 
 @app.command("shares")

@@ -61,11 +61,11 @@ def take(
         if not yes and cost > ASKED:
             typer.confirm("Go on?", abort=True)
     with screen.showing(err):
-        made = snapshot_actions.take(sessions, name, caller(), called=called, note=note)
+        snapshot = snapshot_actions.take(sessions, name, caller(), called=called, note=note)
     if as_json:
-        show_json(made)
+        show_json(snapshot)
     else:
-        out.print(f"{made.name} holds the home of {name}{_volumes(made)}.", highlight=False)
+        out.print(f"{snapshot.name} holds the home of {name}{_volumes(snapshot)}.", highlight=False)
 
 
 SHOWN = 100
@@ -101,11 +101,13 @@ def clone(
     """Make a session that begins with a copy of another one's home, to try something beside it; that one goes on."""
     wish = Wish(new, profile, release, snapshot, force)
     with screen.showing(err):
-        made = clone_session.clone(load(), name, wish, caller())
+        clone = clone_session.clone(load(), name, wish, caller())
     if as_json:
-        show_json(made)
+        show_json(clone)
         return
-    out.print(f"{made.name} runs, with a copy of the home of {name}. `refit session show {made.name}` has its address.")
+    out.print(
+        f"{clone.name} runs, with a copy of the home of {name}. `refit session show {clone.name}` has its address."
+    )
 
 
 def choose_rules(

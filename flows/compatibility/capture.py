@@ -192,12 +192,12 @@ def write(captured: Captured) -> Path:
 def _place(captured: Captured, folder: Path) -> None:
     """Put the bundle's files where they belong, in one instant: no catalog reads a name that begins with a dot."""
     with TemporaryDirectory(prefix=".", dir=folder.parent) as draft:
-        made = Path(draft, folder.name)
+        draft_folder = Path(draft, folder.name)
         for path, text in captured.files.items():
-            file = made / PurePosixPath(path).relative_to(f"bundles/{folder.name}")
+            file = draft_folder / PurePosixPath(path).relative_to(f"bundles/{folder.name}")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
-        made.rename(folder)
+        draft_folder.rename(folder)
 
 
 def _captured(recipes: Catalog, profile: Profile, decided: Capture, session: str) -> Captured:

@@ -172,8 +172,8 @@ def _recipe(group: Group, new: Image) -> tuple[str, ...]:
         return (f"conda install --prefix {folder} --force-reinstall --all",) if "conda" in new.programs else ()
     if group.kind is Kind.editor:
         return (f"code-server --install-extension {quote(_extension(group.path))} --force",)
-    made = _MADE.get(posixpath.basename(group.source))
-    return (f"cd {_at(posixpath.dirname(group.source))} && {made}",) if made else ()
+    command = _MADE.get(posixpath.basename(group.source))
+    return (f"cd {_at(posixpath.dirname(group.source))} && {command}",) if command else ()
 
 
 _MADE = {

@@ -62,6 +62,6 @@ def recent(settings: Settings, session: Session, image: str) -> Scan:
     else:
         if (kept.old, kept.new) == (session.image, image) and now() - KEPT < at <= now():
             return kept
-    made = scan(settings, session, image)
-    write_whole(file, _KEPT.dump_json((now(), made)))
-    return made
+    findings = scan(settings, session, image)
+    write_whole(file, _KEPT.dump_json((now(), findings)))
+    return findings

@@ -17,7 +17,7 @@ class NotReplayed(RefitError):
     """The same packages can't be had any more, or not together with the new image."""
 
 
-def replay(settings: Settings, made: HandMade, container: str) -> str:
+def replay(settings: Settings, changes: HandMade, container: str) -> str:
     """Make the changes to system packages again in a container that was never started; says what was done.
 
     Python packages are left to their owner: another image may have another Python.
@@ -25,7 +25,7 @@ def replay(settings: Settings, made: HandMade, container: str) -> str:
     Raises:
         NotReplayed: a package can't be installed or removed.
     """
-    lines = of_system(made.system, made.manager)
+    lines = of_system(changes.system, changes.manager)
     if not lines:
         return ""
     try:
@@ -34,8 +34,8 @@ def replay(settings: Settings, made: HandMade, container: str) -> str:
         raise NotReplayed(
             "The packages that were installed by hand can't be installed in the new image.",
             why=error.why,
-            hint=f"`refit session drift {made.session} --no-replay` lets it move without.",
+            hint=f"`refit session drift {changes.session} --no-replay` lets it move without.",
         ) from error
-    added, gone = ", ".join([*made.system.added, *made.system.changed]), ", ".join(made.system.removed)
+    added, gone = ", ".join([*changes.system.added, *changes.system.changed]), ", ".join(changes.system.removed)
     done = (f"installed again: {added}" if added else "", f"removed again: {gone}" if gone else "")
     return "; ".join(filter(None, done))

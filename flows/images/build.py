@@ -141,8 +141,8 @@ class Builder:
         """
         below, image = (self._registry.manifest(self._registry.stages, each.digest) for each in (parent, grafted))
         log = self._settings.folder("logs", "stages") / f"{stage.name}-{grafted.key[:12]}-again.log"
-        made, _ = self._make(stage, parent, log)
-        return self._layers.compare(stage, below, image, made)
+        manifest, _ = self._make(stage, parent, log)
+        return self._layers.compare(stage, below, image, manifest)
 
     def plan(self, graph: Graph, *, thorough: bool = False) -> Plan:
         """The plan of a build of these stages; nothing is started for it.
@@ -222,11 +222,11 @@ class Builder:
     def _obtain(self, stage: Stage, parent: Built | None, layer: str | None, log: Path) -> tuple[Manifest, bool, str]:
         """The image of a stage that isn't there, whether it was grafted, and why or why not."""
         if layer is None or parent is None:
-            made, note = self._make(stage, parent, log)
+            manifest, note = self._make(stage, parent, log)
             if parent is None:  # most that is grafted stands on a base
                 before = self._ledger.latest([stage.name]).get(stage.name)
-                self._layers.look_at(made, before.digest if before else "")
-            return made, False, note
+                self._layers.look_at(manifest, before.digest if before else "")
+            return manifest, False, note
         with suppress(NotCarried):
             return self._grafted(stage, parent, layer, log)
         # The same layer may be wanted on another parent just now, here or elsewhere: it is made once for both.
@@ -235,9 +235,9 @@ class Builder:
                 return self._grafted(stage, parent, layer, log)
             except NotCarried as obstacle:
                 below = self._below(parent)
-                made, note = self._make(stage, parent, log)
+                manifest, note = self._make(stage, parent, log)
                 reason = f"{obstacle}; {note}" if note else str(obstacle)
-                return self._layers.keep(stage, layer, below, made), False, reason
+                return self._layers.keep(stage, layer, below, manifest), False, reason
 
     def _grafted(self, stage: Stage, parent: Built | None, layer: str | None, _: Path) -> tuple[Manifest, bool, str]:
         """As `_obtain`, where nothing has to be made."""
@@ -252,8 +252,8 @@ class Builder:
     def _make(self, stage: Stage, parent: Built | None, log: Path) -> tuple[Manifest, str]:
         """Make a stage, and before it its wheels, where nobody has; returns it, and with which wheels, in words."""
         below, wheels = parent.digest if parent else None, self.build(stage.wheels, parent) if stage.wheels else None
-        made = self._maker.make(stage, below, log, wheels.digest if wheels else None)
-        return made, f"{wheels.stage} was {wheels.how} as {wheels.digest}" if wheels else ""
+        manifest = self._maker.make(stage, below, log, wheels.digest if wheels else None)
+        return manifest, f"{wheels.stage} was {wheels.how} as {wheels.digest}" if wheels else ""
 
     def _name(self, stage: Stage, made: Manifest, entry: Entry, mine: Lease) -> tuple[str, str]:
         """Let the stage be found by its key, as what came first; returns that digest, and a doubt in words."""
@@ -272,10 +272,10 @@ class Builder:
         self._registry.put_manifest(self._registry.stages, entry.key, manifest.content, manifest.media_type)
         return counts, doubt
 
-    def _differing(self, before: Manifest, made: Manifest) -> str:
+    def _differing(self, before: Manifest, manifest: Manifest) -> str:
         """The differences between two images of one stage, in words."""
         try:
-            differences = [f"{each.sort} {each.name}" for each in self._layers.differences(before, made)]
+            differences = [f"{each.sort} {each.name}" for each in self._layers.differences(before, manifest)]
         except RefitError as error:  # the stage is there all the same
             return f"nobody knows what: {error.what}"
         return some(differences, _SHOWN)

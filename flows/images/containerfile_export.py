@@ -98,12 +98,12 @@ def _head(profile: str, release: str, secure: bool) -> str:
 def _origin(base: Stage) -> str:
     """How the base came about, as a comment."""
     origin = base.image or "scratch"
-    made = f"The base is {base.name}. It was made of\n\nFROM {origin}\n{base.text}"
+    comment = f"The base is {base.name}. It was made of\n\nFROM {origin}\n{base.text}"
     if base.kind is Kind.bootstrap:
         argv = _BREAK.join(_wrapped(bootstrap(base, "base.tar", "sources.list")))
-        made += f"\nwhere base.tar came from\n\nSOURCE_DATE_EPOCH={TIMESTAMP} {argv}\n\n"
-        made += "and sources.list named the suite, its updates and its security updates."
-    return "".join(f"# {line}".rstrip() + "\n" for line in made.splitlines())
+        comment += f"\nwhere base.tar came from\n\nSOURCE_DATE_EPOCH={TIMESTAMP} {argv}\n\n"
+        comment += "and sources.list named the suite, its updates and its security updates."
+    return "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
 
 
 def _wrapped(argv: Sequence[str]) -> Iterator[str]:

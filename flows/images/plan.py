@@ -102,8 +102,8 @@ def make(
             if layer and step.action is Action.build:
                 makers[layer] = name
         level = [child for stage in level for child in graph.children(stage.name)]
-    made = [stage for stage in graph.stages.values() if steps[stage.name].action in _MADE]
-    steps |= _wheels(made, steps, inputs, find, latest)
+    stages = [stage for stage in graph.stages.values() if steps[stage.name].action in _MADE]
+    steps |= _wheels(stages, steps, inputs, find, latest)
     return Plan({stage.name: steps[stage.name] for stage in graph.everything() if stage.name in steps})
 
 
@@ -137,15 +137,15 @@ def together(graph: Graph, plan: Plan) -> Mapping[str, tuple[Stage, ...]]:
 
 
 def _wheels(
-    made: Iterable[Stage],
+    stages: Iterable[Stage],
     steps: Mapping[str, Step],
     inputs: Callable[[Stage, str | None], Inputs],
     find: Callable[[Collection[str]], Mapping[str, str]],
     latest: Mapping[str, Entry],
 ) -> dict[str, Step]:
     """The steps of the wheels that the stages to be made need, or may need."""
-    wheels = {stage.wheels.name: stage.wheels for stage in made if stage.wheels}
-    sure = {stage.wheels.name for stage in made if stage.wheels and steps[stage.name].action is Action.build}
+    wheels = {stage.wheels.name: stage.wheels for stage in stages if stage.wheels}
+    sure = {stage.wheels.name for stage in stages if stage.wheels and steps[stage.name].action is Action.build}
     wheel_questions = [_ask(stage, None, inputs, lambda *_: None) for stage in wheels.values()]
     digests = find([question.key for question in wheel_questions if question.key]) if wheel_questions else {}
     answers = [_step(question, digests, (), latest.get(question.stage.name)) for question in wheel_questions]

@@ -89,25 +89,25 @@ def lock(
             f"{pipfile.path} is for Python {pipfile.python}, but the base has Python {python}.",
             hint="set python_version in its [requires], or move it to the folder of the other Python.",
         )
-    made = with_wheels(cutoff.settle(json.loads(text), pipfile, until, settings), _wheels(settings.wheel_folders))
-    _check(made, pipfile)
-    files = exports(made, pipfile)
+    lock = with_wheels(cutoff.settle(json.loads(text), pipfile, until, settings), _wheels(settings.wheel_folders))
+    _check(lock, pipfile)
+    files = exports(lock, pipfile)
     if bounds:
         policy.check(bounds, versions(line for file in files.values() for line in file.splitlines()))
-        made["_meta"]["hash"]["sha256"] = pipfile.digest  # of the bundle's own, not of the one that was made of it
+        lock["_meta"]["hash"]["sha256"] = pipfile.digest  # of the bundle's own, not of the one that was made of it
     before = locked(folder)
-    _write(folder, {**files, "Pipfile.lock": _dump(made)})
+    _write(folder, {**files, "Pipfile.lock": _dump(lock)})
     return change(before, locked(folder))
 
 
-def _check(made: Mapping[str, Any], pipfile: Pipfile) -> None:
-    if wrong := problems(made, pipfile):
+def _check(lock: Mapping[str, Any], pipfile: Pipfile) -> None:
+    if wrong := problems(lock, pipfile):
         raise RefitError(
             f"The lock of {pipfile.path} can't be used.",
             why="\n".join(f"  {line}" for line in wrong),
             hint="remove the package that this base can't install (a marker is false here), or change its version.",
         )
-    if missing := unlocked(made, pipfile):
+    if missing := unlocked(lock, pipfile):
         raise Mistakes(missing)
 
 

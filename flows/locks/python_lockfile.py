@@ -232,10 +232,10 @@ def split(lines: Iterable[str], built: Built) -> tuple[tuple[str, ...], tuple[st
 def locked(folder: Path) -> dict[str, str]:
     """Package → version over all categories of the lock in a folder; empty: there is none that can be read."""
     try:
-        made = _read_lock(folder)
+        lock = _read_lock(folder)
     except Mistakes:
         return {}
-    return versions(line for key in made if key != "_meta" for line in _lines(made, key, folder))
+    return versions(line for key in lock if key != "_meta" for line in _lines(lock, key, folder))
 
 
 def by_category(folder: Path) -> dict[str, dict[str, str]]:

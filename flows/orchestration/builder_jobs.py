@@ -77,16 +77,16 @@ def template(file: Path) -> dict[str, Any]:
 
 def manifest(job: Mapping[str, Any], run: UUID) -> dict[str, Any]:
     """The Job for a flow run: the template with its name, labels and one variable. Pure."""
-    made = deepcopy(dict(job))
+    manifest_of_job = deepcopy(dict(job))
     labels = {KIND: BUILDER, RUN: str(run)}
-    made["metadata"] = {**made["metadata"], "name": f"refit-builder-{run}"}
-    pod = made["spec"]["template"]
-    for each in (made, pod):
+    manifest_of_job["metadata"] = {**manifest_of_job["metadata"], "name": f"refit-builder-{run}"}
+    pod = manifest_of_job["spec"]["template"]
+    for each in (manifest_of_job, pod):
         each["metadata"] = {**(each.get("metadata") or {})}
         each["metadata"]["labels"] = {**(each["metadata"].get("labels") or {}), **labels}
     (builder,) = (each for each in pod["spec"]["containers"] if each["name"] == BUILDER)
     builder["env"] = [*map(dict, builder.get("env") or ()), {"name": "PREFECT__FLOW_RUN_ID", "value": str(run)}]
-    return made
+    return manifest_of_job
 
 
 def ended(job: Mapping[str, Any] | None) -> int | None:

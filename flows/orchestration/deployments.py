@@ -83,18 +83,18 @@ async def _deploy(
             await _work_pool(client, builder_jobs.POOL, dict(BASE_JOB_TEMPLATE), builder_jobs.JobWorker.type)
         await _automation(client, crash_of_the_silent())
         await _settle(client)
-        made = [name for flow in flows for name in await _deployments(client, flow, bases)]
+        names = [name for flow in flows for name in await _deployments(client, flow, bases)]
         for flow in flows if of_jobs else ():
             if offered.entrypoint(flow) == builder_pod.ENTRYPOINT:
                 await _deployment(client, flow, builder_jobs.DEPLOYMENT, builder_jobs.POOL)
-                made.append(f"{flow.name}/{builder_jobs.DEPLOYMENT}")
+                names.append(f"{flow.name}/{builder_jobs.DEPLOYMENT}")
         for flow in flows if releases is not None else ():
             if RELEASES in parameter_schema(flow).properties:
-                made += await _nights(client, flow, releases or ())
+                names += await _nights(client, flow, releases or ())
         for flow in flows:
             if ONLY_BEGUN in parameter_schema(flow).properties:
                 await _begin_by_itself(client, flow, load().migration)
-        return tuple(made)
+        return tuple(names)
 
 
 async def _work_pool(client: PrefectClient, name: str, template: dict[str, Any], kind: str = "process") -> None:
@@ -110,13 +110,13 @@ async def _work_pool(client: PrefectClient, name: str, template: dict[str, Any],
 async def _deployments(client: PrefectClient, flow: Flow[..., Any], bases: Iterable[Base]) -> list[str]:
     """The deployment for all, and one for each operating system, where the flow can be told for which to work."""
     await _deployment(client, flow, DEPLOYMENT, POOL)
-    made = [f"{flow.name}/{DEPLOYMENT}"]
+    names = [f"{flow.name}/{DEPLOYMENT}"]
     if SYSTEMS in parameter_schema(flow).properties:
         for base in bases:
             pool, chosen = queues.pool_of(base.name), {SYSTEMS: [base.name]}
             await _deployment(client, flow, base.name, pool, chosen)
-            made.append(f"{flow.name}/{base.name}")
-    return made
+            names.append(f"{flow.name}/{base.name}")
+    return names
 
 
 async def _nights(client: PrefectClient, flow: Flow[..., Any], releases: Iterable[Release]) -> list[str]:

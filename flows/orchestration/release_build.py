@@ -125,8 +125,8 @@ def build_stage(
 @task(task_run_name="publish {profile.stem}", cache_policy=NO_CACHE)
 def publish_image(profile: Profile, ancestry: tuple[Stage, ...], built: tuple[Built, ...], run: Run) -> Published:
     """Label, check and tag one image; `built` is what came out of the stages of its ancestry."""
-    made = provenance.made_of(built, Ledger(run.database))
-    predicate = provenance.predicate(profile, ancestry, made, run=f"flow-runs/{runtime.flow_run.id}")
+    origins = provenance.made_of(built, Ledger(run.database))
+    predicate = provenance.predicate(profile, ancestry, origins, run=f"flow-runs/{runtime.flow_run.id}")
     published = publish(profile, built[-1], evidence.of_stages(ancestry), run, predicate)
     if published.new:
         _announce(published, profile.release)

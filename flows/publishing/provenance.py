@@ -42,28 +42,28 @@ class Made:
     why: str = ""
 
 
-def predicate(profile: Profile, stages: Iterable[Stage], made: Iterable[Made], run: str = "") -> dict[str, object]:
+def predicate(profile: Profile, stages: Iterable[Stage], origins: Iterable[Made], run: str = "") -> dict[str, object]:
     """How an image was made, as SLSA v1: what was asked, what went in, stage by stage.
 
     Args:
         profile: the profile that was asked for.
         stages: those of its image.
-        made: how each of them came about, base first.
+        origins: how each of them came about, base first.
         run: the name of this run; nothing else in it is of one run alone but `how` and `why` of the stages.
     """
-    stages, made = tuple(stages), tuple(made)
+    stages, origins = tuple(stages), tuple(origins)
     suite = suite_of(stages)
     return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
             "externalParameters": {"profile": profile.stem, "release": profile.release},
             "internalParameters": {
-                "stages": [{"name": m.stage, "key": m.key, "inputs": m.inputs} for m in made],
+                "stages": [{"name": m.stage, "key": m.key, "inputs": m.inputs} for m in origins],
             },
             "resolvedDependencies": [{"uri": package.purl(suite)} for package in packages_of(stages)],
         },
         "runDetails": {
-            "builder": {"id": _BUILDER, "version": {"refit": version("refit"), **_tools(made)}},
+            "builder": {"id": _BUILDER, "version": {"refit": version("refit"), **_tools(origins)}},
             "metadata": {"invocationId": run} if run else {},
             "byproducts": [
                 {
@@ -71,7 +71,7 @@ def predicate(profile: Profile, stages: Iterable[Stage], made: Iterable[Made], r
                     "digest": _digest(m.digest),
                     "annotations": {"how": m.how, **({"why": m.why} if m.why else {})},
                 }
-                for m in made
+                for m in origins
             ],
         },
     }
@@ -91,8 +91,8 @@ def statement(name: str, digest: str, predicate: Mapping[str, object]) -> dict[s
     return said(PROVENANCE_TYPE, name, digest, predicate)
 
 
-def _tools(made: Iterable[Made]) -> dict[str, str]:
-    return {name: number for m in made for name, number in sorted(m.inputs.get("tools", {}).items())}
+def _tools(origins: Iterable[Made]) -> dict[str, str]:
+    return {name: number for m in origins for name, number in sorted(m.inputs.get("tools", {}).items())}
 
 
 def _digest(digest: str) -> dict[str, str]:

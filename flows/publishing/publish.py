@@ -69,10 +69,10 @@ def publish(
         if not report.passed:
             raise checks.ChecksFailed(tag.alias, report.findings)
         files = installed.completed(files, report.packages)
-        made = _provenance(registry, image, predicate or provenance.asked(profile.stem, profile.release))
-        results = {**_results(profile, report), evidence.PROVENANCE: made}
+        document = _provenance(registry, image, predicate or provenance.asked(profile.stem, profile.release))
+        results = {**_results(profile, report), evidence.PROVENANCE: document}
         evidence.attach(registry, image, {**files, **results}, database)
-        publications.sign(image, made, profile.stem, profile.release)
+        publications.sign(image, document, profile.stem, profile.release)
         with lease(database, f"tag/{registry.host}/{registry.repository}:{tag.alias}"):
             given = _give_date_tag(registry, tag, image)
             moved = _point(registry, tag.alias, image)

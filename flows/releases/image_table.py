@@ -110,7 +110,7 @@ def markdown(rows: Iterable[Shipped]) -> str:
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |\n" for cells in lines)
 
 
-def within(text: str, made: str) -> str:
+def within(text: str, table_text: str) -> str:
     """A text with this between its marks.
 
     Raises:
@@ -122,7 +122,7 @@ def within(text: str, made: str) -> str:
         raise RefitError(
             "There is no place for the table.", hint=f"write these two lines where it belongs:\n{MARK}\n{END}"
         )
-    return f"{before}{mark}\n\n{made}\n{end}{after}"
+    return f"{before}{mark}\n\n{table_text}\n{end}{after}"
 
 
 def _seconds(graph: Graph, settings: Settings) -> dict[str, float]:

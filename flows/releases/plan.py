@@ -181,8 +181,8 @@ def foreign(*machines: str) -> str:
 
 def _pages(profile: Profile, graph: Graph, plan: Plan, folders: Collection[tuple[str, str]]) -> Iterator[str]:
     """The pages of packages to be installed that come from another index than the first, and lie in no folder here."""
-    made = [stage for stage in graph.ancestry(profile.stem) if plan.steps[stage.name].action in _MADE]
-    installing = [stage for stage in made if stage.writes == (ENVIRONMENT,)]
+    stages = [stage for stage in graph.ancestry(profile.stem) if plan.steps[stage.name].action in _MADE]
+    installing = [stage for stage in stages if stage.writes == (ENVIRONMENT,)]
     if not installing:
         return
     pages = read_pipfile(profile.bundle.pythons[profile.python] / "Pipfile").elsewhere()

@@ -123,8 +123,8 @@ def _of_refit(settings: Settings, name: str, title: str, module: str) -> Service
 
 def waiting_page(settings: Settings) -> Service:
     """The waiting page: answers in the place of sessions that are away, and tells the gateway where the others are."""
-    made = _of_refit(settings, "waiting-page", "Waiting page of sessions", "flows.waiting_page")
-    return replace(made, after=("gateway",))
+    service = _of_refit(settings, "waiting-page", "Waiting page of sessions", "flows.waiting_page")
+    return replace(service, after=("gateway",))
 
 
 def hub(settings: Settings) -> Service:
@@ -143,14 +143,14 @@ def hub(settings: Settings) -> Service:
 
 def authorizer(settings: Settings) -> Service:
     """The authorizer: leads people from the Hub's addresses to their sessions, and tells the Hub which there are."""
-    made = _of_refit(settings, "authorizer", "Authorizer of sessions", "flows.web.authorizer.service")
-    return replace(made, after=_after_hub(settings))
+    service = _of_refit(settings, "authorizer", "Authorizer of sessions", "flows.web.authorizer.service")
+    return replace(service, after=_after_hub(settings))
 
 
 def my_sessions(settings: Settings) -> Service:
     """The page and the API of people's own sessions, behind the gateway."""
-    made = _of_refit(settings, "my-sessions", "Page of sessions", "flows.web.my_sessions")
-    return replace(made, url=f"{settings.public_url}{routes.MY_SESSIONS}/", after=_after_hub(settings))
+    service = _of_refit(settings, "my-sessions", "Page of sessions", "flows.web.my_sessions")
+    return replace(service, url=f"{settings.public_url}{routes.MY_SESSIONS}/", after=_after_hub(settings))
 
 
 def _after_hub(settings: Settings) -> tuple[str, ...]:
@@ -176,8 +176,8 @@ def forwarder(settings: Settings) -> Service:
 
 def jump(settings: Settings) -> Service:
     """The way in by ssh from people's own machines (OpenSSH)."""
-    made = _of_refit(settings, "jump", "Way in by ssh", "flows.jump")
-    return replace(made, address=settings.bind_address, port=settings.jump_port, setting="jump_port")
+    service = _of_refit(settings, "jump", "Way in by ssh", "flows.jump")
+    return replace(service, address=settings.bind_address, port=settings.jump_port, setting="jump_port")
 
 
 def registry(settings: Settings) -> Service:

@@ -125,8 +125,8 @@ class Sessions(SessionAccess):
 
         def make(uid: int) -> Session:
             home, token_file = self.homes.path(name), self._folder(name) / "token"
-            made = Session(name, profile, release, image, uid, home, token_file, access, variables)
-            return self._completed(made, volumes, resources)
+            session = Session(name, profile, release, image, uid, home, token_file, access, variables)
+            return self._completed(session, volumes, resources)
 
         with self.alone(name):
             taken = self.homes.owners().values()

@@ -80,21 +80,21 @@ def _rank(container: Container) -> tuple[bool, bool, float, int]:
 
 def _recover(sessions: Sessions, family: tuple[Container, ...]) -> Recovered:
     first, *rest = family
-    others, made = tuple(container.name for container in rest), first.made_from
+    others, session = tuple(container.name for container in rest), first.made_from
     runs = first.running is Running.running or any(container.warm for container in family)
-    if made is None:
+    if session is None:
         return Recovered(
             first.session, "", False, tuple(container.name for container in family), "another Refit has made it"
         )
     try:
-        with sessions.alone(made.name):
-            sessions.store.bring_back(made, should_run=runs)
+        with sessions.alone(session.name):
+            sessions.store.bring_back(session, should_run=runs)
             if runs:
-                _go_on(sessions, made, others)
-        sessions.tell_gateway_of(made.name)
+                _go_on(sessions, session, others)
+        sessions.tell_gateway_of(session.name)
     except RefitError as error:
-        return Recovered(made.name, first.name, runs, others, error.what)
-    return Recovered(made.name, first.name, runs, others)
+        return Recovered(session.name, first.name, runs, others, error.what)
+    return Recovered(session.name, first.name, runs, others)
 
 
 def _go_on(sessions: Sessions, session: Session, others: Iterable[str]) -> None:

@@ -35,30 +35,30 @@ def adopt(checkout: Path, target: Path, own: Catalog, cuda: str = "") -> Adoptio
     """
     if cuda and cuda not in (levels := own.cuda.levels if own.cuda else {}):
         raise RefitError(f"Refit's CUDA has no level {cuda!r}.", hint=f"name one of {', '.join(levels)}.")
-    made = Adoption(target)
-    theirs = Checkout(checkout, made)
+    adoption = Adoption(target)
+    theirs = Checkout(checkout, adoption)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RefitError(f"{target} is there already, and not empty.", hint="name a folder that isn't there yet.")
     try:
-        _adopt(theirs, target, own, cuda, made)
-        made.write_report()
+        _adopt(theirs, target, own, cuda, adoption)
+        adoption.write_report()
     except OSError as error:
         hint = "name another folder."
         raise RefitError(f"The catalog can't be made in {target}.", why=str(error), hint=hint) from None
-    return made
+    return adoption
 
 
-def _adopt(checkout: Checkout, target: Path, own: Catalog, cuda: str, made: Adoption) -> None:
+def _adopt(checkout: Checkout, target: Path, own: Catalog, cuda: str, adoption: Adoption) -> None:
     for part in ("base", "ides", "snippets"):
         tree.copy(own.root / part, target / part, own.root)
     for part in ("bundles", "releases"):
         (target / part).mkdir()
-    ides = dict(take_ides(checkout, made, own))
-    bundles = dict(take_bundles(checkout, made))
-    while drop_refused(checkout, bundles, made):
+    ides = dict(take_ides(checkout, adoption, own))
+    bundles = dict(take_bundles(checkout, adoption))
+    while drop_refused(checkout, bundles, adoption):
         pass
-    lend_python(checkout, bundles, made)
-    ides = fitting(ides, bundles, made, own)
-    tell_of_bases(checkout, made, own)
-    write_release(Recipes(checkout, own, ides, bundles, cuda, made), made)
+    lend_python(checkout, bundles, adoption)
+    ides = fitting(ides, bundles, adoption, own)
+    tell_of_bases(checkout, adoption, own)
+    write_release(Recipes(checkout, own, ides, bundles, cuda, adoption), adoption)
     checkout.tell_the_rest()

@@ -36,56 +36,58 @@ class Surroundings:
     repositories: list[str] = field(default_factory=list)
 
 
-def tell_of_bases(checkout: Checkout, made: Adoption, own: Catalog) -> None:
+def tell_of_bases(checkout: Checkout, adoption: Adoption, own: Catalog) -> None:
     """Note what stands in their bases, CUDA layers and shared snippets."""
     for folder, what in (
         ("base", "Refit's own bases take its place; add packages that you miss to base/<os>/os-packages.txt"),
         ("cuda-layer", "was left out: images with CUDA stand on Refit's own layers"),
     ):
         if checkout.below(folder):
-            made.note(folder, what)
+            adoption.note(folder, what)
     if checkout.below("base"):
-        made.note("base", f"there, a person may write to /opt/app-root; here, what they install goes to {HOME}/.local")
+        adoption.note(
+            "base", f"there, a person may write to /opt/app-root; here, what they install goes to {HOME}/.local"
+        )
     for name in checkout.folders("base"):
-        _base(checkout, f"base/{name}", name, own, made)
-    _others(checkout, checkout.below("cuda-layer"), "was left out", made)
+        _base(checkout, f"base/{name}", name, own, adoption)
+    _others(checkout, checkout.below("cuda-layer"), "was left out", adoption)
     for folder in ("snippets/base", "snippets/bundles", "snippets/ides"):
         shared = [path for path in checkout.within(folder) if path.endswith(".snippet")]
-        _others(checkout, shared, "Refit does it its own way", made)
+        _others(checkout, shared, "Refit does it its own way", adoption)
 
 
-def tell_of_instructions(checkout: Checkout, paths: Iterable[str], what: str, made: Adoption) -> None:
+def tell_of_instructions(checkout: Checkout, paths: Iterable[str], what: str, adoption: Adoption) -> None:
     """A note of each part of each instruction of some snippets and Containerfiles."""
     for path in paths:
         checkout.account(path)
         for step in instructions(checkout.text(path)):
             for line, part in step.parts():
-                made.note(f"{path}:{line}", f"{what}: {part}")
+                adoption.note(f"{path}:{line}", f"{what}: {part}")
 
 
-def _others(checkout: Checkout, paths: Collection[str], what: str, made: Adoption) -> None:
+def _others(checkout: Checkout, paths: Collection[str], what: str, adoption: Adoption) -> None:
     """A note of each instruction of some files, and of each other file of them."""
     rendered = [path for path in paths if path.endswith(".snippet") or path in checkout.containerfiles("cuda-layer")]
-    tell_of_instructions(checkout, rendered, what, made)
+    tell_of_instructions(checkout, rendered, what, adoption)
     for path in sorted(set(paths) - set(rendered)):
         checkout.account(path)
-        made.note(path, what)
+        adoption.note(path, what)
 
 
-def _base(checkout: Checkout, place: str, name: str, own: Catalog, made: Adoption) -> None:
+def _base(checkout: Checkout, place: str, name: str, own: Catalog, adoption: Adoption) -> None:
     """Note each package, instruction and file that Refit's base of that name may lack."""
     base, listed = own.bases.get(name), f"{place}/os-packages.txt"
     where = f"Refit's {name}" if base else f"Refit, which has no base {name}"
     checkout.account(listed)
     for package, line in names_in(checkout.text(listed)).items():
         if not base or package not in base.packages:
-            made.note(f"{listed}:{line}", f"is not in {where}: {package}")
+            adoption.note(f"{listed}:{line}", f"is not in {where}: {package}")
     own_files = checkout.containerfiles(place)
-    tell_of_instructions(checkout, own_files, f"may not be in {where}", made)
+    tell_of_instructions(checkout, own_files, f"may not be in {where}", adoption)
     for path in checkout.below(place):
         if path != listed and path not in own_files:
             checkout.account(path)
-            made.note(path, "was left out: Refit's own bases are there")
+            adoption.note(path, "was left out: Refit's own bases are there")
 
 
 @lru_cache(maxsize=1)
@@ -116,24 +118,24 @@ def _set_at(text: str) -> Iterator[tuple[int, str]]:
 
 
 def tell_of_surroundings(
-    checkout: Checkout, path: str, packages: Collection[str], made: Adoption, text: str = ""
+    checkout: Checkout, path: str, packages: Collection[str], adoption: Adoption, text: str = ""
 ) -> None:
     """Note what a list of packages or a snippet that came over needs of their base, and Refit's may lack."""
     around = surroundings(checkout)
     if packages and around.repositories:
         taken = some(around.repositories)
         what = f"came over, but not the repositories that their base takes packages from: {taken}"
-        made.note(
+        adoption.note(
             path, f"{what}; where `refit plan` misses a package, add one to `repositories` of base/<os>/base.yaml"
         )
     own = variables(text).keys() | _GIVEN
     for name, line in reads(text).items():
         if name in around.variables and name not in own:
             value, place = around.variables[name]
-            made.note(
+            adoption.note(
                 f"{path}:{line}", f"reads ${name}, which is set in no image of Refit's: there it is {value} ({place})"
             )
     for line, name in programs(text, HELPERS):
-        made.note(
+        adoption.note(
             f"{path}:{line}", f"calls {name}, a program of the image that their bases stand on: here, `true` is called"
         )

@@ -24,36 +24,36 @@ MINIMAL = "minimal"
 _LONGEST = 200  # characters of what a menu says
 
 
-def take_bundles(checkout: Checkout, made: Adoption) -> Iterator[tuple[str, str]]:
+def take_bundles(checkout: Checkout, adoption: Adoption) -> Iterator[tuple[str, str]]:
     """Their name → ours, of each bundle that was carried over."""
     taken = set[str]()
     for number, theirs, place in numbered(checkout, "snippets/bundles"):
-        if not (name := plain_name(theirs, place, taken, made)):
+        if not (name := plain_name(theirs, place, taken, adoption)):
             checkout.account(*checkout.below(place))
             continue
-        target = made.catalog / "bundles" / f"{number}-{name}"
+        target = adoption.catalog / "bundles" / f"{number}-{name}"
         target.mkdir(parents=True)
         write_display(checkout, place, theirs, target)
-        take_packages(checkout, place, target, made)
-        _custom(checkout, place, target, theirs, made)
+        take_packages(checkout, place, target, adoption)
+        _custom(checkout, place, target, theirs, adoption)
         for version in checkout.folders(place):
             if PYTHON.fullmatch(version):
-                take_pipfile(checkout, f"{place}/{version}", target / version, theirs, made)
+                take_pipfile(checkout, f"{place}/{version}", target / version, theirs, adoption)
         checkout.account(f"{place}/selection-override")
         yield theirs, name
 
 
-def plain_name(theirs: str, place: str, taken: set[str], made: Adoption) -> str:
+def plain_name(theirs: str, place: str, taken: set[str], adoption: Adoption) -> str:
     """A name without what would make tags ambiguous, which no other has; empty: there is none, and it is noted."""
     name = re.sub(r"[^a-z0-9]", "", theirs.lower())
     if not tag.is_name(name):
-        made.note(place, f"was left out: nothing of {theirs!r} can be a name of small letters and digits")
+        adoption.note(place, f"was left out: nothing of {theirs!r} can be a name of small letters and digits")
         return ""
     if name in taken:
-        made.note(place, f"was left out: another one is called {name} here")
+        adoption.note(place, f"was left out: another one is called {name} here")
         return ""
     if name != theirs:
-        made.note(
+        adoption.note(
             place, f"is called {name} here: a name has small letters and digits alone, so that a tag reads in one way"
         )
     taken.add(name)
@@ -68,7 +68,7 @@ def write_display(checkout: Checkout, place: str, theirs: str, target: Path) -> 
     write_whole(target / "display.txt", f"{display}\n".encode(errors="backslashreplace"))
 
 
-def take_packages(checkout: Checkout, place: str, target: Path, made: Adoption) -> None:
+def take_packages(checkout: Checkout, place: str, target: Path, adoption: Adoption) -> None:
     """Carry the list of system packages of a recipe over."""
     path = f"{place}/os/os-packages.txt"
     if not checkout.has(path):
@@ -77,17 +77,17 @@ def take_packages(checkout: Checkout, place: str, target: Path, made: Adoption) 
     named = names_in(checkout.text(path))
     good = packages_among(named)
     for name in sorted(named.keys() - set(good)):
-        made.note(f"{path}:{named[name]}", f"was left out: this is no name of a package: {name[:_LONGEST]}")
+        adoption.note(f"{path}:{named[name]}", f"was left out: this is no name of a package: {name[:_LONGEST]}")
     if good:
         (target / "os").mkdir(parents=True, exist_ok=True)
         write_whole(target / "os" / "os-packages.txt", "".join(f"{name}\n" for name in good))
-        tell_of_surroundings(checkout, path, good, made)
+        tell_of_surroundings(checkout, path, good, adoption)
 
 
-def _custom(checkout: Checkout, place: str, target: Path, theirs: str, made: Adoption) -> None:
+def _custom(checkout: Checkout, place: str, target: Path, theirs: str, adoption: Adoption) -> None:
     if built := checkout.below(f"{place}/builder"):
         what = "was left out: stages that copy from each other can't be carried over; download and check in a snippet"
-        _leave_out(checkout, f"{place}/builder", built, what, theirs, made)
+        _leave_out(checkout, f"{place}/builder", built, what, theirs, adoption)
     if not (files := checkout.below(f"{place}/custom")):
         return
     path = f"{place}/custom/custom.snippet"
@@ -95,45 +95,47 @@ def _custom(checkout: Checkout, place: str, target: Path, theirs: str, made: Ado
     result = carried(text)
     if not instructions(text) and files == (path,) and checkout.readable(path):
         checkout.account(path)
-        made.note(path, "has no instruction: there is nothing to carry over")
+        adoption.note(path, "has no instruction: there is nothing to carry over")
     elif result.lacking or files != (path,) or not checkout.readable(path):
         for line, why in result.lacking:
-            made.note(f"{path}:{line}", why)
+            adoption.note(f"{path}:{line}", why)
         what = "was left out as a whole: a bundle here has no files of its own, and nothing to copy from"
-        _leave_out(checkout, f"{place}/custom", files, what, theirs, made)
+        _leave_out(checkout, f"{place}/custom", files, what, theirs, adoption)
     else:
         checkout.account(path)
         (target / "custom").mkdir()
         write_whole(target / "custom" / "custom.snippet.j2", result.text)
-        tell_of_snippet(checkout, path, text, result.said, made)
+        tell_of_snippet(checkout, path, text, result.said, adoption)
 
 
 def tell_of_snippet(
-    checkout: Checkout, path: str, text: str, notes: Collection[tuple[int, str]], made: Adoption
+    checkout: Checkout, path: str, text: str, notes: Collection[tuple[int, str]], adoption: Adoption
 ) -> None:
     """Note that a snippet came over, what is otherwise in it now, and what it needs of their base."""
-    made.note(path, "was carried over as it is: `refit lint` shows what has to change")
+    adoption.note(path, "was carried over as it is: `refit lint` shows what has to change")
     for line, what in notes:
-        made.note(f"{path}:{line}", what)
-    tell_of_surroundings(checkout, path, (), made, text)
+        adoption.note(f"{path}:{line}", what)
+    tell_of_surroundings(checkout, path, (), adoption, text)
 
 
-def _leave_out(checkout: Checkout, place: str, files: Collection[str], what: str, theirs: str, made: Adoption) -> None:
+def _leave_out(
+    checkout: Checkout, place: str, files: Collection[str], what: str, theirs: str, adoption: Adoption
+) -> None:
     """Note that a folder of a bundle did not come over, with each instruction and file of it."""
-    made.note(place, what)
-    made.lacks(f"bundle/{theirs}", place)
-    tell_of_instructions(checkout, [path for path in files if path.endswith(".snippet")], "was left out", made)
+    adoption.note(place, what)
+    adoption.lacks(f"bundle/{theirs}", place)
+    tell_of_instructions(checkout, [path for path in files if path.endswith(".snippet")], "was left out", adoption)
     for path in files:
         if not path.endswith(".snippet"):
-            made.note(path, "was left out with it")
+            adoption.note(path, "was left out with it")
     checkout.account(*files)
 
 
-def drop_refused(checkout: Checkout, bundles: Mapping[str, str], made: Adoption) -> bool:
+def drop_refused(checkout: Checkout, bundles: Mapping[str, str], adoption: Adoption) -> bool:
     """Leave out the Pipfiles that a catalog refuses; whether there were any: one may hide the mistakes of another."""
     theirs, refused = {name: theirs for theirs, name in bundles.items()}, dict[Path, list[Mistake]]()
     try:
-        load.load_catalog(made.catalog)
+        load.load_catalog(adoption.catalog)
     except Mistakes as found:
         for mistake in found.mistakes:
             if PYTHON.fullmatch(mistake.file.parent.name):
@@ -141,13 +143,13 @@ def drop_refused(checkout: Checkout, bundles: Mapping[str, str], made: Adoption)
     for folder, mistakes in refused.items():
         number, _, name = folder.parent.name.partition("-")
         place = f"snippets/bundles/{number}-{theirs[name]}/{folder.name}"
-        leave_out(checkout, place, folder, theirs[name], made, mistakes)
+        leave_out(checkout, place, folder, theirs[name], adoption, mistakes)
     return bool(refused)
 
 
-def lend_python(checkout: Checkout, bundles: dict[str, str], made: Adoption) -> None:
+def lend_python(checkout: Checkout, bundles: dict[str, str], adoption: Adoption) -> None:
     """A bundle that has no Python of its own gets that of the smallest: here, every image has one."""
-    folders = {NUMBERED.fullmatch(path.name)[2]: path for path in (made.catalog / "bundles").iterdir()}  # type: ignore[index]
+    folders = {NUMBERED.fullmatch(path.name)[2]: path for path in (adoption.catalog / "bundles").iterdir()}  # type: ignore[index]
     pythons = {name: [p for p in folder.iterdir() if PYTHON.fullmatch(p.name)] for name, folder in folders.items()}
     places = {theirs: place for _, theirs, place in numbered(checkout, "snippets/bundles")}
     for theirs, name in tuple(bundles.items()):
@@ -156,8 +158,8 @@ def lend_python(checkout: Checkout, bundles: dict[str, str], made: Adoption) -> 
         if not pythons.get(MINIMAL):
             shutil.rmtree(folders[name])
             del bundles[theirs]
-            made.note(places[theirs], "was left out: it has no Python that can be carried over")
+            adoption.note(places[theirs], "was left out: it has no Python that can be carried over")
             continue
         for path in pythons[MINIMAL]:
             shutil.copytree(path, folders[name] / path.name)
-        made.note(places[theirs], f"has no Python that could be carried over: it got that of {MINIMAL}")
+        adoption.note(places[theirs], f"has no Python that could be carried over: it got that of {MINIMAL}")

@@ -32,8 +32,8 @@ class Checkout:
         RefitError: it is none, can't be read, or has more files than a catalog may have.
     """
 
-    def __init__(self, root: Path, made: Adoption) -> None:
-        self.root, self._made, self._top = root, made, os.path.realpath(root)
+    def __init__(self, root: Path, adoption: Adoption) -> None:
+        self.root, self._made, self._top = root, adoption, os.path.realpath(root)
         self._accounted, self._troubled = set[str](), set[str]()
         self._folders: dict[str, list[str]] = {}
         try:

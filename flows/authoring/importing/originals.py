@@ -22,8 +22,8 @@ _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]\n]*\])?==([^\s;\\]+)", re.MULTIL
 class Originals:
     """The files in the folders of recipes, compared with the snippets that they were made of."""
 
-    def __init__(self, checkout: Checkout, made: Adoption) -> None:
-        self._checkout, self._made, self._labels = checkout, made, dict[str, str]()
+    def __init__(self, checkout: Checkout, adoption: Adoption) -> None:
+        self._checkout, self._made, self._labels = checkout, adoption, dict[str, str]()
         self._told = set[str]()  # keys of labels
         self._snippets = {
             path: {part for step in instructions(checkout.text(path)) for _, part in step.parts()}

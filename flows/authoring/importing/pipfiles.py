@@ -27,7 +27,7 @@ _SAYS_NOTHING = re.compile(
 _OTHER_SECTIONS = ("source", "requires", "pipenv", "scripts")
 
 
-def take_pipfile(checkout: Checkout, place: str, target: Path, theirs: str, made: Adoption) -> None:
+def take_pipfile(checkout: Checkout, place: str, target: Path, theirs: str, adoption: Adoption) -> None:
     """Take a Pipfile with its comments, and its lock if that still fits; entries for pipenv alone are taken out."""
     path, version = f"{place}/Pipfile", target.name
     exports = [each for each in checkout.within(place) if re.fullmatch(r"requirements.*\.txt", each.rpartition("/")[2])]
@@ -37,41 +37,41 @@ def take_pipfile(checkout: Checkout, place: str, target: Path, theirs: str, made
         data = parse_toml(text, checkout.root / path)
         accepted = _in_our_words(data, version)
         target.mkdir()
-        write_whole(target / "Pipfile", _rewritten(text, accepted, version, path, made))
+        write_whole(target / "Pipfile", _rewritten(text, accepted, version, path, adoption))
         pipfile = read_pipfile(target / "Pipfile")
     except Mistakes as mistakes:
-        leave_out(checkout, place, target, theirs, made, mistakes.mistakes)
+        leave_out(checkout, place, target, theirs, adoption, mistakes.mistakes)
         return
     if not (text.strip() and checkout.readable(path)):
-        leave_out(checkout, place, target, theirs, made)
+        leave_out(checkout, place, target, theirs, adoption)
     elif not checkout.has(f"{path}.lock"):
-        made.note(place, "has to be locked: it has no lock")
+        adoption.note(place, "has to be locked: it has no lock")
     else:
-        _take_lock(checkout, f"{path}.lock", data, pipfile.digest, target, made)
+        _take_lock(checkout, f"{path}.lock", data, pipfile.digest, target, adoption)
 
 
 def leave_out(
-    checkout: Checkout, place: str, target: Path, theirs: str, made: Adoption, mistakes: Iterable[Mistake] = ()
+    checkout: Checkout, place: str, target: Path, theirs: str, adoption: Adoption, mistakes: Iterable[Mistake] = ()
 ) -> None:
     """Leave a Pipfile out, and note why, and each line of it that asks for something."""
     path = f"{place}/Pipfile"
     for file in (path, f"{path}.lock"):
-        made.forget(file)
+        adoption.forget(file)
     if text := checkout.text(path, bounds.TOML).strip("\n"):
-        made.note(place, "was left out: its Pipfile can't be taken as it is, and nothing of it is in the catalog")
+        adoption.note(place, "was left out: its Pipfile can't be taken as it is, and nothing of it is in the catalog")
     else:
-        made.note(place, "was left out: it has no Pipfile, or one that says nothing")
+        adoption.note(place, "was left out: it has no Pipfile, or one that says nothing")
     for mistake in mistakes if text else ():
-        made.note(f"{place}/{mistake.file.name}:{mistake.line}", f"was left out: {mistake.what}")
+        adoption.note(f"{place}/{mistake.file.name}:{mistake.line}", f"was left out: {mistake.what}")
     for number, row in enumerate(checkout.text(path, bounds.TOML).split("\n"), 1):
         if row.strip() and not _SAYS_NOTHING.match(row):
-            made.note(f"{path}:{number}", f"was left out with it: {row.strip()}")
-    made.lacks(f"bundle/{theirs}/{target.name}", place)
+            adoption.note(f"{path}:{number}", f"was left out with it: {row.strip()}")
+    adoption.lacks(f"bundle/{theirs}/{target.name}", place)
     shutil.rmtree(target, ignore_errors=True)
 
 
 def _take_lock(
-    checkout: Checkout, path: str, theirs: Mapping[str, Any], ours: str, target: Path, made: Adoption
+    checkout: Checkout, path: str, theirs: Mapping[str, Any], ours: str, target: Path, adoption: Adoption
 ) -> None:
     text, lines_hold = checkout.text(path, bounds.JSON), False
     try:
@@ -88,9 +88,9 @@ def _take_lock(
         mistakes = error.mistakes if isinstance(error, Mistakes) else ()
         for mistake in mistakes:
             place = f"{path}:{mistake.line}" if lines_hold and mistake.line else path
-            made.note(place, f"has to be locked again: {mistake.what}")
+            adoption.note(place, f"has to be locked again: {mistake.what}")
         if not mistakes:
-            made.note(path, f"has to be locked again: its lock can't be used ({error})")
+            adoption.note(path, f"has to be locked again: its lock can't be used ({error})")
         unlock(target)
 
 
@@ -147,7 +147,7 @@ def _exact(packages: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rewritten(text: str, accepted: Mapping[str, Any], version: str, path: str, made: Adoption) -> str:
+def _rewritten(text: str, accepted: Mapping[str, Any], version: str, path: str, adoption: Adoption) -> str:
     """The text of a Pipfile that says what Refit takes, with its comments if they can stay where they are."""
     rows, notes = list[str](), list[tuple[str, str]]()
     for number, row in enumerate(_rows(text, version), 1):
@@ -159,10 +159,10 @@ def _rewritten(text: str, accepted: Mapping[str, Any], version: str, path: str, 
         notes.append((f"{path}:{number}", what))
     written = "\n".join(rows).rstrip() + "\n"
     if _said(written, path) != accepted:
-        made.note(path, "was written anew, without its comments: they stand between what had to change")
+        adoption.note(path, "was written anew, without its comments: they stand between what had to change")
         return as_text(accepted)
     for place, what in notes:
-        made.note(place, what)
+        adoption.note(place, what)
     return written
 
 

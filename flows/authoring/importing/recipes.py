@@ -30,7 +30,7 @@ class Recipes:
         own: Refit's catalog.
         ides: their name → ours; bundles: the same.
         chosen: the level of Refit's CUDA that a person has chosen; empty: none.
-        made: the report to which notes are added.
+        adoption: the report to which notes are added.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Recipes:
         ides: Mapping[str, str],
         bundles: Mapping[str, str],
         chosen: str,
-        made: Adoption,
+        adoption: Adoption,
     ) -> None:
-        self._checkout, self._own, self._ides, self._bundles, self._made = checkout, own, ides, bundles, made
-        self._chosen, self._originals = chosen, Originals(checkout, made)
-        self._sections = Sections(own, ides, bundles, made)
+        self._checkout, self._own, self._ides, self._bundles, self._made = checkout, own, ides, bundles, adoption
+        self._chosen, self._originals = chosen, Originals(checkout, adoption)
+        self._sections = Sections(own, ides, bundles, adoption)
         self._versions = cuda.versions(checkout, checkout.containerfiles("cuda-layer"))
         self._found = {name: self._parse(name) for name in checkout.folders("recipes")}
 
@@ -132,17 +132,17 @@ class Recipes:
         return ""
 
 
-def write_release(recipes: Recipes, made: Adoption) -> None:
+def write_release(recipes: Recipes, adoption: Adoption) -> None:
     """A release of the profiles that the recipes are for, as far as they can be assembled."""
     recipes.prepare()
-    catalog = load.load_catalog(made.catalog)
-    made.conclude(recipes.judged(catalog))
-    if not (lines := list(dict.fromkeys(recipe.line for recipe in made.recipes if not recipe.why))):
-        made.note("recipes", "no profile was found: write a release file, or add profiles by `refit wizard`")
+    catalog = load.load_catalog(adoption.catalog)
+    adoption.conclude(recipes.judged(catalog))
+    if not (lines := list(dict.fromkeys(recipe.line for recipe in adoption.recipes if not recipe.why))):
+        adoption.note("recipes", "no profile was found: write a release file, or add profiles by `refit wizard`")
         return
     text = "\n".join([f"release: {recipes.release}", "profiles:", *(f"  - {line}" for line in lines), ""])
-    write_whole(made.catalog / "releases" / f"{recipes.release}.yaml", text)
-    load.load_catalog(made.catalog)
+    write_whole(adoption.catalog / "releases" / f"{recipes.release}.yaml", text)
+    load.load_catalog(adoption.catalog)
 
 
 def _obstacle(assembler: Assembler, catalog: Catalog, answers: Mapping[str, str], release: str) -> str:

@@ -26,11 +26,11 @@ class Sections:
     Args:
         own: Refit's catalog.
         ides: their name → ours; bundles: the same.
-        made: the report to which notes are added, and the catalog that is changed.
+        adoption: the report to which notes are added, and the catalog that is changed.
     """
 
-    def __init__(self, own: Catalog, ides: Mapping[str, str], bundles: Mapping[str, str], made: Adoption) -> None:
-        self._own, self._ides, self._bundles, self._made = own, ides, bundles, made
+    def __init__(self, own: Catalog, ides: Mapping[str, str], bundles: Mapping[str, str], adoption: Adoption) -> None:
+        self._own, self._ides, self._bundles, self._made = own, ides, bundles, adoption
         self._beside: dict[tuple[str, str], str] = {}
 
     def obstacle(self, one: ForeignTag) -> str:
@@ -103,16 +103,16 @@ class Sections:
         if not (name := self._beside.get((bundle, category)) or self._free(f"{bundle}{category}")):
             return f"a bundle that extends it has to have {' '.join(lines.split())}, and a lock of its own"
         if (bundle, category) not in self._beside:
-            made = self._made.catalog / "bundles" / f"{self._next()}-{name}"
-            made.mkdir()
+            folder_of_bundle = self._made.catalog / "bundles" / f"{self._next()}-{name}"
+            folder_of_bundle.mkdir()
             display = text_of(folder.parent / "display.txt", bounds.TEXT).strip()
-            write_whole(made / "display.txt", f"{display} [{category}]\n")
-            write_whole(made / CONFIG, f"extends: {bundle}\n")
+            write_whole(folder_of_bundle / "display.txt", f"{display} [{category}]\n")
+            write_whole(folder_of_bundle / CONFIG, f"extends: {bundle}\n")
             self._beside[bundle, category] = name
-        [made] = (self._made.catalog / "bundles").glob(f"*-{name}")
-        (made / folder.name).mkdir()
+        [folder_of_bundle] = (self._made.catalog / "bundles").glob(f"*-{name}")
+        (folder_of_bundle / folder.name).mkdir()
         required = f'[requires]\npython_version = "{python_version(folder.name)}"\n'
-        write_whole(made / folder.name / "Pipfile", f"{lines}\n{required}")
+        write_whole(folder_of_bundle / folder.name / "Pipfile", f"{lines}\n{required}")
         return f"the bundle {name} extends it with that section; name {name} in the release, and lock it"
 
     def _free(self, name: str) -> str:

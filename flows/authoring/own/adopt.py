@@ -61,11 +61,11 @@ def adopt(wish: Wish, files: Mapping[str, bytes], root: Path, *, commit: bool = 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write a new folder, whole or not at all."""
     with TemporaryDirectory(prefix=".", dir=folder.parent) as draft:
-        made = Path(draft, folder.name)
+        draft_folder = Path(draft, folder.name)
         for path, content in files.items():
-            (made / path).parent.mkdir(parents=True, exist_ok=True)
-            (made / path).write_bytes(content)
-        made.rename(folder)
+            (draft_folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (draft_folder / path).write_bytes(content)
+        draft_folder.rename(folder)
 
 
 def _check_clean(root: Path, release: Path) -> None:

@@ -231,9 +231,9 @@ class StageBuilder:
         pushed = self._registry.manifest(self._registry.stages, (work / "digest").read_text().strip())
         # buildah annotates how the parent was stored on this machine; no other would get the same digest.
         content = canonical({name: part for name, part in pushed.document.items() if name != "annotations"})
-        made = Manifest(digest_of(content), pushed.media_type, content)
-        self._registry.keep_manifest(self._registry.stages, made)
-        return made
+        manifest = Manifest(digest_of(content), pushed.media_type, content)
+        self._registry.keep_manifest(self._registry.stages, manifest)
+        return manifest
 
     def _login(self, work: Path) -> Path:
         auth = work / "auth.json"

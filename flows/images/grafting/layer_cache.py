@@ -84,13 +84,13 @@ class Layers:
         self._note(tag, kept.stored, stage, parent, kept.parents)
         return self._assemble(stage, parent, kept.stored), f"its layer stood on {below.digest}"
 
-    def keep(self, stage: Stage, key: str, parent: Manifest, made: Manifest) -> Manifest:
+    def keep(self, stage: Stage, key: str, parent: Manifest, built: Manifest) -> Manifest:
         """Keep the layer of a closed stage that was made on a parent; returns the image, still to be stored.
 
         Raises:
             RefitError: the stage has written where it may not.
         """
-        stored = self._own(stage, parent, made)
+        stored = self._own(stage, parent, built)
         with suppress(ValueError):  # what it looks up can't be told: it is made anew on each parent
             tag = self._tag(stage, key, parent)
             before = self._noted(tag)
@@ -166,24 +166,24 @@ class Layers:
         note = canonical(signed(document, tag, self._trust))
         self._registry.put_manifest(self._repository, tag, note, MANIFEST)
 
-    def look_at(self, made: Manifest, before: str = "") -> None:
+    def look_at(self, built: Manifest, before: str = "") -> None:
         """Read what was made, and in what it differs from what all stood on before: by that layers fit or don't."""
         with suppress(UnreadableLayer, BlobLost):  # whoever needs it will say so
-            self._trees.tree(self._repository, made)
+            self._trees.tree(self._repository, built)
             if old := self._registry.find(self._repository, before) if before else None:
-                self._trees.differing(self._repository, old, made)
+                self._trees.differing(self._repository, old, built)
 
     def differences(self, one: Manifest, other: Manifest) -> tuple[Difference, ...]:
         """In what two images in the repository of stages differ."""
         return compare(self._trees, self._repository, one, other)
 
-    def compare(self, stage: Stage, parent: Manifest, grafted: Manifest, made: Manifest) -> tuple[Difference, ...]:
+    def compare(self, stage: Stage, parent: Manifest, grafted: Manifest, built: Manifest) -> tuple[Difference, ...]:
         """The differences between a grafted image and one whose layer was made on the same parent; keeps nothing."""
-        return self.differences(grafted, self._assemble(stage, parent, self._own(stage, parent, made)))
+        return self.differences(grafted, self._assemble(stage, parent, self._own(stage, parent, built)))
 
-    def _own(self, stage: Stage, parent: Manifest, made: Manifest) -> Stored:
+    def _own(self, stage: Stage, parent: Manifest, built: Manifest) -> Stored:
         """The layer of a stage that was made on a parent; raises as `keep` does."""
-        *below, stored = layers_of(self._registry, self._repository, made)
+        *below, stored = layers_of(self._registry, self._repository, built)
         if [part.digest for part in below] != [part["digest"] for part in parent.document["layers"]]:
             raise ValueError(f"the stage {stage.name!r} was not made on {parent.digest}")
         self._verify(stage, stored, parent)

@@ -82,9 +82,9 @@ def clone(settings: Settings, name: str, wish: Wish, by: str, *, owner: str = ""
         snapshot_actions.require_whole(source, snapshot)
         with sessions.alone(wish.name), reported(wish.name, f"copying the home of {name}"):
             _check_free(sessions, wish.name)
-            made = replace(pattern, name=wish.name, environment=dict(wish.variables))
+            session = replace(pattern, name=wish.name, environment=dict(wish.variables))
             whose = owner or sessions.store.owners().get(name, "")
-            _make(settings, sessions, source, snapshot, made, whose, force=wish.force)
+            _make(settings, sessions, source, snapshot, session, whose, force=wish.force)
     return sessions.start(wish.name)
 
 
@@ -184,11 +184,11 @@ def _make(
         homes.draft_clone(source, snapshot.id, _placed(settings, sessions, pattern))
         _check_there(sessions, source, snapshot)
         taken = homes.owners().values()
-        made = store.add(pattern.name, make, uids=settings.session_uids, avoid=taken, owner=owner)
-        sessions.packages.store.copy(source.name, made.name)
-        homes.finish_clone(made, source.uid)  # last: with its home in place it counts as whole
-        if made.image != source.image and not force:
-            _prove(settings, sessions, made)
+        session = store.add(pattern.name, make, uids=settings.session_uids, avoid=taken, owner=owner)
+        sessions.packages.store.copy(source.name, session.name)
+        homes.finish_clone(session, source.uid)  # last: with its home in place it counts as whole
+        if session.image != source.image and not force:
+            _prove(settings, sessions, session)
     except BaseException:
         _remove(sessions, pattern.name)
         raise
@@ -216,7 +216,7 @@ def _remove(sessions: Sessions, name: str) -> None:
     sessions.store.forget_home(name)
 
 
-def _prove(settings: Settings, sessions: Sessions, made: Session) -> None:
+def _prove(settings: Settings, sessions: Sessions, clone: Session) -> None:
     """Rehearse the other image on a copy of the new home, as a move to it would.
 
     Raises:
@@ -224,11 +224,11 @@ def _prove(settings: Settings, sessions: Sessions, made: Session) -> None:
     """
     if not settings.migration.rehearse:
         return
-    rehearsed = rehearse(settings, sessions.homes, made, sessions.packages.store.names(made.name))
+    rehearsed = rehearse(settings, sessions.homes, clone, sessions.packages.store.names(clone.name))
     if rehearsed.failed:
         seen = "; ".join(f"{finding.check}: {finding.seen}" for finding in rehearsed.findings if not finding.passed)
         raise RefitError(
-            f"{made.profile} didn't pass its rehearsal on a copy of the home.",
+            f"{clone.profile} didn't pass its rehearsal on a copy of the home.",
             why=seen,
             hint="mend it in the home, choose another profile, or say `--force`.",
         )

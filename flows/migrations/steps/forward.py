@@ -139,8 +139,8 @@ class Forward:
             return NOTHING
         if not self._sessions.engine.on_this_machine:
             return Outcome("packages that were installed by hand don't come along: they can't be read here")
-        made = hand_made(self._settings, self._sessions.engine, move.before)
-        return Outcome(replay(self._settings, made, move.after.container))
+        changes = hand_made(self._settings, self._sessions.engine, move.before)
+        return Outcome(replay(self._settings, changes, move.after.container))
 
     def warm(self, move: Move) -> Outcome:
         """Its IDE is imported while the old one still runs; where that can't be, it starts only after the stop."""

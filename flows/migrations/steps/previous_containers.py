@@ -40,10 +40,10 @@ def had(after: Session, containers: Iterable[Container], generation: int) -> Ses
         generation: the one that it has now.
     """
     for container in containers:
-        made = container.made_from
+        session = container.made_from
         former = container.generation < generation and container.running is not Running.running
-        if made and former and made == replace(after, generation=made.generation):
-            return made
+        if session and former and session == replace(after, generation=session.generation):
+            return session
     return None
 
 

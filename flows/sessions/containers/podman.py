@@ -280,8 +280,8 @@ class Podman:
 
     def by_hand(self, session: Session) -> tuple[str, ...]:
         """Changes by hand to a session's container, each in words."""
-        made = (each for each in self.containers(session.name) if each.generation == session.generation)
-        if (argv := next(made, None)) is None:
+        containers = (each for each in self.containers(session.name) if each.generation == session.generation)
+        if (argv := next(containers, None)) is None:
             return ()
         (inspected,) = json.loads(self._podman("container", "inspect", argv.name).stdout)
         return drift.changes(inspected)
@@ -356,8 +356,8 @@ class Podman:
         return "\n".join(seen)
 
     def _find(self, session: Session) -> Container | None:
-        made = self.containers(session.name)
-        return next((container for container in made if container.name == session.container), None)
+        containers = self.containers(session.name)
+        return next((container for container in containers if container.name == session.container), None)
 
     def _mended(self, container: str, error: ProgramFailed) -> bool:
         """Take away what a killed Podman has left of a container that doesn't start; whether there was anything."""

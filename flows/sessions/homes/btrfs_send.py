@@ -18,7 +18,7 @@ def touched(dump: str) -> frozenset[str] | None:
     """The paths below the home that differ in more than the time of a folder; none: it can't be understood."""
     paths: set[str] = set()
     timed: set[str] = set()
-    made: set[str] = set()
+    new_paths: set[str] = set()
     ended: set[str] = set()
     for line in dump.splitlines():
         if (match := _LINE.fullmatch(line)) is None:
@@ -28,7 +28,7 @@ def touched(dump: str) -> frozenset[str] | None:
             continue
         (timed if verb == "utimes" else paths).add(path)
         if verb in _MAKES:
-            made.add(path)
+            new_paths.add(path)
         elif verb in _ENDS:
             ended.add(path)
         elif verb == "rename":
@@ -36,9 +36,9 @@ def touched(dump: str) -> frozenset[str] | None:
                 return None
             ended.add(path)
             paths.add(target["path"].strip("/"))
-            made.add(target["path"].strip("/"))
+            new_paths.add(target["path"].strip("/"))
     # The names under which btrfs makes and removes things begin and end within what is sent.
-    between = {name for name in made & ended if _TEMPORARY.fullmatch(name)}
+    between = {name for name in new_paths & ended if _TEMPORARY.fullmatch(name)}
     paths = {path for path in paths if path.partition("/")[0] not in between}
     holders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
     return frozenset(paths | {path for path in timed - holders if path})

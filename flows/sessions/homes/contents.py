@@ -105,16 +105,16 @@ def _bring(path: bytes, target: bytes, name: bytes) -> None:
             draft = b"." + last[:200] + b".new"
             with suppress(FileNotFoundError):
                 os.unlink(draft, dir_fd=folder)
-            made = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | _AS_IS, 0o600, dir_fd=folder)
+            descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | _AS_IS, 0o600, dir_fd=folder)
             try:
-                _copy(source, made, status.st_size)
-                os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))  # rsync sees to the rest
+                _copy(source, descriptor, status.st_size)
+                os.utime(descriptor, ns=(status.st_atime_ns, status.st_mtime_ns))  # rsync sees to the rest
                 _put(draft, last, folder)
             except BaseException:
                 os.unlink(draft, dir_fd=folder)
                 raise
             finally:
-                os.close(made)
+                os.close(descriptor)
     finally:
         os.close(folder)
 

@@ -15,11 +15,11 @@ _OF_THE_WAY = ("content-encoding", "content-length", "transfer-encoding")
 
 def client(**options: Any) -> httpx.Client:
     """A client for `ask`, which speaks HTTP alone; `options` are those of `httpx.Client`."""
-    made = httpx.Client(
+    client = httpx.Client(
         trust_env=False, verify=outside.NOBODY, **options
     )  # a proxy for the outside world has no way to loopback
-    outside.keep_deadlines(made)
-    return made
+    outside.keep_deadlines(client)
+    return client
 
 
 def ask(client: httpx.Client, method: str, url: str, *, seconds: float = _LONGEST, **options: Any) -> httpx.Response:

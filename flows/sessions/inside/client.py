@@ -108,17 +108,19 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="refit", description="Shows this session, and says when it moves.")
     rooms = parser.add_subparsers(metavar="session", required=True)
     room = rooms.add_parser("session", help="this session").add_subparsers(dest="verb", metavar="VERB", required=True)
-    made = {name: room.add_parser(name, help=text, description=text.capitalize() + ".") for name, text in VERBS.items()}
+    parsers = {
+        name: room.add_parser(name, help=text, description=text.capitalize() + ".") for name, text in VERBS.items()
+    }
     for name in ("show", "snooze", "mode"):
-        made[name].add_argument("--json", action="store_true", help="print JSON")
-    made["snooze"].add_argument(
+        parsers[name].add_argument("--json", action="store_true", help="print JSON")
+    parsers["snooze"].add_argument(
         "duration", nargs="?", default="2h", help="30m, 2h, 1d12h; 30 days at most (%(default)s)"
     )
-    made["mode"].add_argument("mode", choices=MODES)
-    made["mode"].add_argument("day", nargs="?", help="2026-12-31; for pin and forced-by")
-    made["hold"].add_argument("duration", nargs="?", default="1d", help="30m, 2h, 1d (%(default)s)")
-    made["hold"].add_argument("why", nargs="*", help="told to the people who wait for it")
-    made["hold"].add_argument("--end", action="store_true", help="end the hold")
+    parsers["mode"].add_argument("mode", choices=MODES)
+    parsers["mode"].add_argument("day", nargs="?", help="2026-12-31; for pin and forced-by")
+    parsers["hold"].add_argument("duration", nargs="?", default="1d", help="30m, 2h, 1d (%(default)s)")
+    parsers["hold"].add_argument("why", nargs="*", help="told to the people who wait for it")
+    parsers["hold"].add_argument("--end", action="store_true", help="end the hold")
     return parser.parse_args()
 
 

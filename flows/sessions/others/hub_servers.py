@@ -74,17 +74,17 @@ class HubServers:
     def _client_with(self, token: str) -> httpx.Client:
         headers = {"Authorization": f"token {token}"}
         verify = outside.trusted_by_default(self._api)
-        made = httpx.Client(headers=headers, trust_env=False, verify=verify, timeout=30.0)
-        outside.keep_deadlines(made)
-        return made
+        client = httpx.Client(headers=headers, trust_env=False, verify=verify, timeout=30.0)
+        outside.keep_deadlines(client)
+        return client
 
     def _entrance(self, of: HubServer) -> str:
         """A token that opens this server alone, for a server may keep whatever it is shown."""
-        made, token = self._entrances.get((of.user, of.name), (-math.inf, ""))
-        if time.monotonic() - made > _USED_SECONDS:
-            made, path = time.monotonic(), f"/users/{quote(of.user, safe='')}/tokens"
+        entered_at, token = self._entrances.get((of.user, of.name), (-math.inf, ""))
+        if time.monotonic() - entered_at > _USED_SECONDS:
+            entered_at, path = time.monotonic(), f"/users/{quote(of.user, safe='')}/tokens"
             token = str(self._ask("POST", path, json=entrance(of, _ENTRANCE_SECONDS)).json()["token"])
-            self._entrances[of.user, of.name] = made, token
+            self._entrances[of.user, of.name] = entered_at, token
         return token
 
     def _ask(self, method: str, path: str, *accepted: int, **options: Any) -> httpx.Response:

@@ -98,14 +98,14 @@ class Grants:
             if not rows.connection().execute(held.values(ended=now())).rowcount:
                 return False
             share = Share(code.session, code.owner, Kind.person, person)
-            if (made := rows.scalars(_row_of(share)).first()) is None:
+            if (grant := rows.scalars(_row_of(share)).first()) is None:
                 same = {"session": row.session, "owner": row.owner, "server": row.server, "by": row.by}
-                made = GrantRow(**same, at=now(), kind=Kind.person, subject=person, until=row.until)
-                rows.add(made)
+                grant = GrantRow(**same, at=now(), kind=Kind.person, subject=person, until=row.until)
+                rows.add(grant)
             # Somebody who has a share that lasts longer keeps it.
-            made.until = max(made.until, row.until) if made.until and row.until else None
+            grant.until = max(grant.until, row.until) if grant.until and row.until else None
             rows.flush()
-            _tell(rows.connection(), events.Kind.shared, made, person)
+            _tell(rows.connection(), events.Kind.shared, grant, person)
             return True
 
         return write_rows(self._database, work)

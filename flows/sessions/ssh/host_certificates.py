@@ -109,5 +109,5 @@ def present(execute: Callable[[list[str]], str]) -> None:
 
 def _due(certificate: Path, public: Path) -> bool:
     """Whether a certificate is old, or for another key than the one that is there now."""
-    made = certificate.stat().st_mtime
-    return time.time() - made > RENEWED_AFTER_DAYS * _DAY or made < public.stat().st_mtime
+    signed_at = certificate.stat().st_mtime
+    return time.time() - signed_at > RENEWED_AFTER_DAYS * _DAY or signed_at < public.stat().st_mtime

@@ -20,9 +20,9 @@ _RIGHTS = ("list:users", "read:users", "tokens")
 
 def secret(settings: Settings) -> str:
     """With which the service itself asks the Hub; only the owner of the home can read it."""
-    made = kept_secret(settings.folder("services", "my-sessions") / "token")
-    program_output.protect(made)
-    return made
+    token = kept_secret(settings.folder("services", "my-sessions") / "token")
+    program_output.protect(token)
+    return token
 
 
 def service(settings: Settings) -> dict[str, Any]:

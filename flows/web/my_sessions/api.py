@@ -47,9 +47,9 @@ def routes(context: VerbContext, callers: Callers) -> list[Route]:
     def identify(request: Request) -> tuple[Caller, str]:
         return callers.of(bearer(request)), request.path_params.get("session", "")
 
-    made = [Route(f"{API}{verb.path}", handler(verb, context, identify), methods=[verb.method]) for verb in VERBS]
+    routes = [Route(f"{API}{verb.path}", handler(verb, context, identify), methods=[verb.method]) for verb in VERBS]
     every = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-    return [*made, Route(f"{BASE}/openapi.json", describe), Route(f"{API}/{{rest:path}}", nothing, methods=every)]
+    return [*routes, Route(f"{BASE}/openapi.json", describe), Route(f"{API}/{{rest:path}}", nothing, methods=every)]
 
 
 def refused(problem: Problem) -> Response:

@@ -84,6 +84,6 @@ def _in_query(verb: Verb) -> list[dict[str, Any]]:
 
 def _schema(kind: Any, schemas: dict[str, Any], mode: JsonSchemaMode) -> dict[str, Any]:
     """The schema of a type; the types that it is made of go into `schemas`."""
-    made = TypeAdapter(kind).json_schema(ref_template=_REFERENCE, mode=mode)
-    schemas.update(made.pop("$defs", {}))
-    return made
+    schema = TypeAdapter(kind).json_schema(ref_template=_REFERENCE, mode=mode)
+    schemas.update(schema.pop("$defs", {}))
+    return schema

@@ -24,17 +24,17 @@ _STYLE = (_FOLDER / "style.css").read_text(encoding="utf-8")
 
 @lru_cache(maxsize=1)
 def _templates() -> jinja2.Environment:
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    made.globals |= {"style": _STYLE, "base": BASE, "hub": routes.HUB, "now": now}
+    environment.globals |= {"style": _STYLE, "base": BASE, "hub": routes.HUB, "now": now}
     filters: dict[str, Callable[..., str]] = {"day": session_view.day, "amounts": session_view.amounts, "short": short}
-    made.filters |= {**filters, "age": lambda built: session_view.age(built, now())}
-    return made
+    environment.filters |= {**filters, "age": lambda built: session_view.age(built, now())}
+    return environment
 
 
 def page(template: str, status: int = 200, **variables: Any) -> HTMLResponse:

@@ -100,9 +100,9 @@ class ActionRecords:
         self.begin(server, begun, person=person)
         ended = replace(begun, problem=FAILED)
         try:
-            made = make()
+            result = make()
             ended = begun
-            return made
+            return result
         except RefitError as error:
             ended = replace(begun, problem=words(error), hint=hint(error))
             raise

@@ -46,16 +46,16 @@ def servers(person: str, sessions: Iterable[Session]) -> dict[str, Session]:
 
     Those that were made elsewhere are servers as well. The one that is called like the person's default server is that.
     """
-    made, elsewhere = dict[str, Session](), list[Session]()
+    by_name, elsewhere = dict[str, Session](), list[Session]()
     for session in sorted(sessions, key=lambda session: session.name):
         name = session.environment.get(SERVER)
-        if name is None or session.environment.get(PERSON) != person or name in made:
+        if name is None or session.environment.get(PERSON) != person or name in by_name:
             elsewhere.append(session)
         else:
-            made[name] = session
+            by_name[name] = session
     for session in elsewhere:
-        made[_server_name(person, session, made)] = session
-    return made
+        by_name[_server_name(person, session, by_name)] = session
+    return by_name
 
 
 def _server_name(person: str, session: Session, taken: Mapping[str, Session]) -> str:
