@@ -60,5 +60,5 @@ def tokens(settings: Settings) -> Tokens:
 def trials(settings: Settings, homes: Homes) -> Trials:
     """Where images are tried beside sessions."""
     if settings.in_cluster:
-        return ClusterTrials(settings, homes, partial(_configuration, settings))
+        return ClusterTrials(settings, partial(_configuration, settings))
     return PodmanTrials(settings, homes)

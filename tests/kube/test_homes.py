@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,13 +15,13 @@ from flows.core.settings.cluster import Snapshots
 from flows.sessions.kubernetes import home_snapshots, manifests
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.homes import ClusterHomes
-from flows.sessions.kubernetes.snapshot_ways import PART
-from flows.sessions.model import HOME, Session
+from flows.sessions.model import Session
 from flows.sessions.podman_only import NotOnKubernetes
 from tests.support import cluster_images
+from tests.support.claims import FilesOfClaims
 from tests.support.cluster import Lab, kubectl
 from tests.support.homes_contract import Files, HomesContract
-from tests.support.volume_snapshots import CLASS, folder_of, storage_with_snapshots
+from tests.support.volume_snapshots import CLASS, storage_with_snapshots
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long]
@@ -55,36 +53,6 @@ def session(homes: ClusterHomes, image: str) -> Iterator[Session]:
     home = homes.make(name, uid)
     yield Session(name, "p", "2026a", image, uid, home, Path("token"), Access())
     homes.remove(name)
-
-
-class FilesOfClaims:
-    """Implements `homes_contract.Files`: what the user of a session would do, done in the folder of its volume."""
-
-    def _folder(self, claim: Path) -> Path:
-        name = claim.name
-        wait_until(lambda: kubectl("get", "pvc", name, "-o", "jsonpath={.status.phase}") == "Bound")
-        labels = json.loads(kubectl("get", "pvc", name, "-o", "json"))["metadata"]["labels"]
-        of_volume = labels.get(manifests.VOLUME) or labels.get(PART)
-        return folder_of(name) / ("" if of_volume else HOME.rpartition("/")[2])
-
-    def _uid(self, claim: Path) -> int:
-        told = json.loads(kubectl("get", "pvc", claim.name, "-o", "json"))
-        return int(told["metadata"]["annotations"][manifests.UID])
-
-    def write(self, folder: Path, path: str, text: str) -> None:
-        top, uid = self._folder(folder), self._uid(folder)
-        file = top / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        for each in (file, *file.relative_to(top).parents):
-            os.chown(top / each, uid, 0)
-
-    def delete(self, folder: Path, path: str) -> None:
-        (self._folder(folder) / path).unlink()
-
-    def all(self, folder: Path) -> dict[str, str]:
-        top = self._folder(folder)
-        return {str(file.relative_to(top)): file.read_text() for file in top.rglob("*") if file.is_file()}
 
 
 class TestClusterHomes(HomesContract):

@@ -8,7 +8,7 @@ one that stays from the copy to the proof: to begin a Pod takes seconds, in whic
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,6 +179,13 @@ class HomePods:
         for told in self._cluster.list("pods", **{SESSION: session, KIND: POD}):
             if lease := (told["metadata"].get("annotations") or {}).get(LEASE):
                 self._end(told["metadata"]["name"], at_work=lease != str(fence.number()))
+
+    def end_those_with(self, claims: Collection[str]) -> None:
+        """End the Pods that have one of these claims."""
+        for told in self._cluster.list("pods", **{KIND: POD}):
+            volumes = told["spec"].get("volumes") or ()
+            if {each.get("persistentVolumeClaim", {}).get("claimName") for each in volumes} & {*claims}:
+                self._end(told["metadata"]["name"])
 
     @contextmanager
     def mounted(self, session: Session, mounts: Sequence[Mount]) -> Iterator[HomeWork]:

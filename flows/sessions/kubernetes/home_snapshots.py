@@ -21,11 +21,23 @@ from flows.sessions.kubernetes.cluster import Cluster, ClusterError
 from flows.sessions.kubernetes.home_pods import HomePods, HomeWork, Mount
 from flows.sessions.kubernetes.kinds import SNAPSHOTS
 from flows.sessions.kubernetes.manifests import KIND, LABEL, SESSION
-from flows.sessions.kubernetes.snapshot_ways import CLAIMS, PART, Copies, VolumeSnapshots, kept, live, remove_claim
+from flows.sessions.kubernetes.snapshot_ways import (
+    CLAIMS,
+    PART,
+    SNAPSHOT,
+    Copies,
+    VolumeSnapshots,
+    kept,
+    labelled,
+    live,
+    remove_claim,
+)
 from flows.sessions.model import Session
 from flows.sessions.podman_only import NotOnKubernetes
 
 _SPARE = "spare"
+# Label of a copy for a rehearsal: the name by which it is forgotten.
+_CALLED = f"{LABEL}{_SPARE}"
 # Annotations of the claim of a home: the seconds that its last snapshot took, and its last way back.
 TAKEN, RESTORED = f"{LABEL}snapshot-seconds", f"{LABEL}restore-seconds"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -58,6 +70,11 @@ class ClusterSnapshots:
         if (snapshot_class := self._snapshot_class()) and not rights.lacking(self._cluster, rights.SNAPSHOT):
             return VolumeSnapshots(self._cluster, snapshot_class)
         return Copies(self._cluster, self._pods)
+
+    @property
+    def by_storage(self) -> bool:
+        """Whether the storage class takes them, which costs the same for homes of all sizes."""
+        return isinstance(self.way, VolumeSnapshots)
 
     def _snapshot_class(self) -> str:
         """The class of snapshots that fits the storage class of homes; empty: there is none, or Refit may not know."""
@@ -105,8 +122,7 @@ class ClusterSnapshots:
         """How snapshots are taken, in words; empty: none are."""
         if not self.keeps:
             return ""
-        by_storage = isinstance(self.way, VolumeSnapshots)
-        return "the storage class takes them" if by_storage else "a Pod beside the session copies the home"
+        return "the storage class takes them" if self.by_storage else "a Pod beside the session copies the home"
 
     def price(self, annotations: Mapping[str, str]) -> str:
         """The cost of a home's snapshots in words, by the annotations of its claim."""
@@ -131,8 +147,8 @@ class ClusterSnapshots:
         """Remove all snapshots of a session, and copies for rehearsals, also those of another way."""
         for claim in self._cluster.list(CLAIMS, **{SESSION: session, KIND: snapshot_ways.COPY}):
             remove_claim(self._cluster, claim["metadata"]["name"])
-        self.forget_spare(session)
-        if self.keeps and isinstance(self.way, VolumeSnapshots):
+        self._remove_spares(**{SESSION: session})
+        if self.keeps and self.by_storage:
             for each in self._cluster.list(SNAPSHOTS, **{SESSION: session}):
                 self._cluster.delete(SNAPSHOTS, each["metadata"]["name"])
 
@@ -206,18 +222,23 @@ class ClusterSnapshots:
         with self._pods.mounted(session, mounts) as work:
             return _size(work, mounts)
 
-    def spare(self, session: Session, most: int) -> Session:
+    def spare(self, session: Session, most: int, called: str) -> Session:
         """Copy home and volumes for a rehearsal; the session may run.
 
+        Args:
+            session: the session with the home and volumes.
+            most: bytes that copies may take.
+            called: the name by which `forget_spare` removes them.
+
         Raises:
-            NoRoom: they would take more than `most` bytes.
+            NoRoom: they would take more.
         """
-        self.forget_spare(session.name)
-        own = {part.volume: f"refit-spare-{session.name}-{n}" for n, part in enumerate(parts(session))}
+        self.forget_spare(called)
+        own = {part.volume: f"refit-{_SPARE}-{called}-{n}" for n, part in enumerate(parts(session))}
         try:
-            self._spare(session, own, most)
+            self._spare(session, own, most, called)
         except NoRoom:
-            self.forget_spare(session.name)
+            self.forget_spare(called)
             raise
         volumes = tuple(
             replace(volume, folder=Path(own[volume.name])) if is_own(volume) else replace(volume, read_only=True)
@@ -225,16 +246,16 @@ class ClusterSnapshots:
         )
         return replace(session, home=Path(own[""]), volumes=volumes)
 
-    def _spare(self, session: Session, own: Mapping[str, str], most: int) -> None:
+    def _spare(self, session: Session, own: Mapping[str, str], most: int, called: str) -> None:
         if isinstance(self.way, VolumeSnapshots):
-            self.way.take(session, _SPARE)
-            newest = self.way.newest(session.name, _SPARE)
+            self.way.take(session, id := _snapshot_of_spare(called))
+            newest = self.way.newest(session.name, id)
             for volume, claim in own.items():
-                self.way.derive(claim, session, _SPARE, newest[volume], {PART: volume})
+                self.way.derive(claim, session, _SPARE, newest[volume], {PART: volume, _CALLED: called})
             return
         for volume, claim in own.items():
-            made = snapshot_ways.claim_of(claim, session, _SPARE, {PART: volume}, self._cluster)
-            self._cluster.ensure(CLAIMS, made)
+            labels = {PART: volume, _CALLED: called}
+            self._cluster.ensure(CLAIMS, snapshot_ways.claim_of(claim, session, _SPARE, labels, self._cluster))
         mounts, copies = live(session, read_only=True), kept(session, own, read_only=False)
         with self._pods.mounted(session, [*mounts, *copies]) as work:
             if (size := _size(work, mounts)) > most:
@@ -242,12 +263,28 @@ class ClusterSnapshots:
             for mount, copy in zip(mounts, copies, strict=True):
                 work.call("mirror", mount.folder, copy.folder)
 
-    def forget_spare(self, session: str) -> None:
-        """Remove the copies that were made for a rehearsal."""
-        for claim in self._cluster.list(CLAIMS, **{SESSION: session, KIND: _SPARE}):
-            remove_claim(self._cluster, claim["metadata"]["name"])
-        if self.keeps and isinstance(self.way, VolumeSnapshots):
-            self.way.forget(session, _SPARE)
+    def forget_spare(self, called: str) -> bool:
+        """Remove the copies that were made for a rehearsal; returns whether there were any."""
+        there = self._remove_spares(**{_CALLED: called})
+        if self.keeps and self.by_storage:
+            for each in self._cluster.list(SNAPSHOTS, **{SNAPSHOT: labelled(_snapshot_of_spare(called))}):
+                self._cluster.delete(SNAPSHOTS, each["metadata"]["name"])
+                there = True
+        return there
+
+    def _remove_spares(self, **labels: str) -> bool:
+        """Remove copies with these labels, and first the Pod of a killed Refit that still copies to them."""
+        claims = [each["metadata"]["name"] for each in self._cluster.list(CLAIMS, **labels, **{KIND: _SPARE})]
+        if claims:
+            self._pods.end_those_with(claims)
+        for claim in claims:
+            remove_claim(self._cluster, claim)
+        return bool(claims)
+
+
+def _snapshot_of_spare(called: str) -> str:
+    """The id of the VolumeSnapshots that a copy for a rehearsal begins with."""
+    return f"{_SPARE} {called}"
 
 
 def _size(work: HomeWork, mounts: Iterable[Mount]) -> int:

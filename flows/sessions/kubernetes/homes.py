@@ -188,7 +188,7 @@ class ClusterHomes:
         Raises:
             NoRoom: they would take more than `most` bytes.
         """
-        return self._snapshots.spare(session, most)
+        return self._snapshots.spare(session, most, session.name)
 
     def prepare(self, session: Session, id: str, others: Collection[str] = ()) -> None:
         """Let the next verbs about these snapshots be quick, until `release`: by a Pod that is there already."""

@@ -65,12 +65,22 @@ def pod(
         **({"affinity": on_node(node)} if node else {}),
     }
     metadata = {
-        "name": f"refit-{TRIAL}-{id.rpartition('.')[2]}",
+        "name": name(id),
         "namespace": options.namespace,
         "labels": {SESSION: session.name, KIND: TRIAL},
         "annotations": {NAME: id},
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def own(id: str) -> str:
+    """The part of a trial's name that no other trial has."""
+    return id.rpartition(".")[2]
+
+
+def name(id: str) -> str:
+    """The name of the Pod of a trial."""
+    return f"refit-{TRIAL}-{own(id)}"
 
 
 def _folders(session: Session) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Trials in a cluster: a Pod of a session's next image on the session's node, with a copy of the home or an empty one.
 
-The home itself stays out of it: its claim has one writer. The Pod bears a name of its own, which is locked for as long
-as its process lives; the next trial removes what a killed one has left, and Kubernetes ends what nobody removes.
+The home itself stays out of it: its claim has one writer. The Pod and the copies bear a name of their own, which is
+locked for as long as its process lives: two trials of one session don't meet. The next trial removes what a killed one
+has left, and Kubernetes ends a Pod that nobody removes.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ from flows.core import fence
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
 from flows.core.settings import Settings
-from flows.sessions.engine import Homes
 from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.kubernetes import ownership, records, rehearsal_budget, trial_pods
 from flows.sessions.kubernetes.cluster import Cluster, StillWaiting
-from flows.sessions.kubernetes.manifests import KIND, SESSION
+from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.programs import output_of
-from flows.sessions.kubernetes.trial_pods import NAME, TRIAL
+from flows.sessions.kubernetes.trial_pods import TRIAL
 from flows.sessions.model import Session
 from flows.sessions.packages.model import Outcome
 from flows.sessions.trial import QUICK, NoTrial, lock, named, names
@@ -32,48 +32,55 @@ LAST_LINES = 15
 class ClusterTrials:
     """Implements `trial.Trials` in one namespace of a cluster."""
 
-    def __init__(self, settings: Settings, homes: Homes, configuration: Callable[[str], Mapping[str, Any]]) -> None:
+    def __init__(self, settings: Settings, configuration: Callable[[str], Mapping[str, Any]]) -> None:
         """Nothing is asked of the cluster yet; `configuration` as for `engine.Kubernetes`."""
-        self._settings, self._homes, self._configuration = settings, homes, configuration
-        self.with_home = homes.keeps_snapshots
+        self._settings, self._configuration = settings, configuration
         self._options = ownership.options(settings)
         self._cluster = Cluster(self._options)
+        self._snapshots = ClusterSnapshots(self._cluster)
+        self.with_home = self._snapshots.keeps
 
     @contextmanager
     def begin(self, session: Session) -> Iterator[ClusterTrial]:
         """A Pod for a session's next image, which is gone when the `with` block is left.
 
         Raises:
+            NoTrial: the copy of the home takes more than it may.
             RefitError: the image can't be had.
         """
         configuration = self._configuration(session.image)
         self.sweep()
         with named(self._settings, session.name) as id:
-            node, copy = self._node_of(session.name), self._copied(session)
-            manifest = trial_pods.pod(
-                copy, id, node, configuration, self._options, self._settings, with_home=self.with_home
-            )
             try:
+                copy = self._copied(session, id)
+                manifest = trial_pods.pod(
+                    copy,
+                    id,
+                    self._node_of(session.name),
+                    configuration,
+                    self._options,
+                    self._settings,
+                    with_home=self.with_home,
+                )
                 yield ClusterTrial(self._cluster, manifest)
             finally:
                 with fence.lifted():  # nobody else's bears this name
-                    self._cluster.delete("pods", manifest["metadata"]["name"], grace=0)
-                    self._homes.forget_spare(session.name)
+                    self._remove(id)
 
-    def _copied(self, session: Session) -> Session:
+    def _copied(self, session: Session, id: str) -> Session:
         """The session with copies of its home and volumes, if it is to have any just now.
 
         Raises:
             NoTrial: they take more than a rehearsal may have.
         """
-        self.with_home = self._homes.keeps_snapshots and rehearsal_budget.take(self._cluster, self._homes, session)
+        snapshots = self._snapshots
+        self.with_home = snapshots.keeps and rehearsal_budget.take(self._cluster, session, quick=snapshots.by_storage)
         if not self.with_home:
             return session
         try:
-            copy = self._homes.spare(session, self._settings.home, round(self._settings.rehearsal_copy * 1e9))
+            return snapshots.spare(session, round(self._settings.rehearsal_copy * 1e9), trial_pods.own(id))
         except NoRoom as error:
             raise NoTrial(str(error)) from error
-        return copy
 
     def _node_of(self, session: str) -> str:
         """The node on which a session is, if it may stay there; empty: any is as good."""
@@ -82,18 +89,22 @@ class ClusterTrials:
         return next((pod.node for pod in placement.pods(session) if pod.node not in closed and not pod.ending), "")
 
     def sweep(self) -> tuple[str, ...]:
-        """Remove the Pods of killed trials; returns the names of their sessions. Those of another Refit are its own."""
-        pods = self._cluster.list("pods", **{KIND: TRIAL})
-        ours = {pod["metadata"]["annotations"][NAME]: pod["metadata"] for pod in pods}
+        """Remove what killed trials have left; returns the names of their sessions; another Refit has its own."""
         leftovers = []
         for id in sorted(names(self._settings)):
             with if_alone(own := lock(self._settings, id)) as alone, fence.lifted():
                 if alone:
-                    if id in ours:
-                        self._cluster.delete("pods", ours[id]["name"], grace=0)
-                        leftovers.append(ours[id]["labels"][SESSION])
+                    if self._remove(id):
+                        leftovers.append(id.partition(".")[0])
                     own.unlink(missing_ok=True)
         return tuple(leftovers)
+
+    def _remove(self, id: str) -> bool:
+        """Remove the Pod of a trial and its copies; returns whether there was anything."""
+        pod = trial_pods.name(id)
+        if had_pod := self._cluster.find("pods", pod) is not None:
+            self._cluster.delete("pods", pod, grace=0)
+        return self._snapshots.forget_spare(trial_pods.own(id)) or had_pod
 
 
 class ClusterTrial:

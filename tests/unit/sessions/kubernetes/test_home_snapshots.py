@@ -10,7 +10,6 @@ import pytest
 
 from flows.core.database import now
 from flows.core.settings.cluster import Snapshots
-from flows.sessions.engine import Homes
 from flows.sessions.kubernetes import rehearsal_budget
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.home_snapshots import RESTORED, TAKEN, ClusterSnapshots
@@ -46,24 +45,13 @@ class OneClaim:
         self.annotations |= change["metadata"]["annotations"]
 
 
-class CostlyHomes:
-    """Homes whose copies take that many bytes."""
-
-    def __init__(self, cost: int) -> None:
-        self.cost = cost
-
-    def snapshot_cost(self, session: object) -> int:
-        return self.cost
-
-
 def test_a_copy_that_is_slow_is_made_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, homes = cast("Cluster", OneClaim()), cast("Homes", CostlyHomes(1))
+    cluster = cast("Cluster", OneClaim())
     begun = now()
     for hours, copied in ((0, True), (1, False), (23, False), (25, True), (26, False)):
         monkeypatch.setattr(rehearsal_budget, "now", lambda hours=hours: begun + timedelta(hours=hours))
-        assert rehearsal_budget.take(cluster, homes, SESSION) is copied
-    quick, free = cast("Cluster", OneClaim()), cast("Homes", CostlyHomes(0))
-    assert all(rehearsal_budget.take(quick, free, SESSION) for _ in range(2))
+        assert rehearsal_budget.take(cluster, SESSION, quick=False) is copied
+    assert all(rehearsal_budget.take(cluster, SESSION, quick=True) for _ in range(2))
 
 
 def test_a_set_of_snapshots_that_was_taken_in_part_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
