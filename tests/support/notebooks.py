@@ -12,6 +12,7 @@ import yaml
 
 from tests.support.background import repeated
 from tests.support.cluster import kubectl
+from tests.support.processes import between_forks
 
 _CRD = """
 apiVersion: apiextensions.k8s.io/v1
@@ -48,7 +49,7 @@ def controller() -> Iterator[None]:
     kubectl("apply", "-f", "-", stdin=_CRD)
     kubectl("wait", "--for=condition=established", "--timeout=60s", "crd/notebooks.kubeflow.org")
     try:
-        with repeated(_reconcile, 0.3):
+        with repeated(between_forks(_reconcile), 0.3):
             yield
     finally:
         kubectl("delete", "crd", "notebooks.kubeflow.org", "--timeout=60s")

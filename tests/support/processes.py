@@ -8,14 +8,32 @@ import traceback
 from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
+from threading import RLock
 from typing import NoReturn
+
+_FORKS = RLock()
 
 
 def in_a_process(work: Callable[[], object]) -> BaseProcess:
     """A process of its own for `work`: a fork, because that starts at once."""
     process = get_context("fork").Process(target=_to_the_end, args=(work,))
-    process.start()
+    with _FORKS:
+        process.start()
     return process
+
+
+def between_forks(work: Callable[[], object]) -> Callable[[], None]:
+    """The same work, at moments at which this process is not forked by `in_a_process`.
+
+    A process that is forked while a thread reads from a program has the other end of that pipe, so that the thread
+    would read on until that process ends.
+    """
+
+    def held() -> None:
+        with _FORKS:
+            work()
+
+    return held
 
 
 def _to_the_end(work: Callable[[], object]) -> NoReturn:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.support.background import repeated
 from tests.support.cluster import kubectl
+from tests.support.processes import between_forks
 
 CLASS = "copying"
 _DRIVER = "copying.tests.refit.io"
@@ -71,7 +72,7 @@ def storage_with_snapshots(folder: Path) -> Iterator[None]:
     for made in _CLASSES:
         kubectl("apply", "-f", "-", stdin=json.dumps(made))
     try:
-        with repeated(_Double(folder).look, 0.1):
+        with repeated(between_forks(_Double(folder).look), 0.1):
             yield
     finally:
         kubectl("delete", "pvc,pv", "-l", f"made-by={CLASS}", "--ignore-not-found", "--wait=false")
