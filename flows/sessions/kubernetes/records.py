@@ -350,7 +350,8 @@ def _moment(text: str) -> datetime | None:
 
 
 def place(session: Session, pods: Iterable[SessionPod], shape: str) -> tuple[SessionPod, Slot] | None:
-    """Where a generation can run: in the slot that it has, else in one that nobody uses; none: it needs a Pod.
+    """Where a generation can run: in the slot that it has, else in the one that nobody uses whose generation is the
+    oldest, so that the way back to a later one finds its container as it was; none: it needs a Pod.
 
     Args:
         session: the generation.
@@ -360,5 +361,4 @@ def place(session: Session, pods: Iterable[SessionPod], shape: str) -> tuple[Ses
     fitting = [each for each in pods if not each.ending and not each.over and each.shape == shape]
     own = [(each, slot) for each in fitting if (slot := each.slot_of(session.generation))]
     free = [(each, slot) for each in fitting for slot in each.slots if not slot.opened]
-    unused = [(each, slot) for each, slot in free if not slot.generation]
-    return next(iter([*own, *unused, *free]), None)
+    return next(iter([*own, *sorted(free, key=lambda place: place[1].generation)]), None)

@@ -77,6 +77,8 @@ def test_a_generation_has_its_own_slot_else_an_empty_one_and_never_one_that_runs
     assert place(SESSION, told({}, {"a": 1}, IDS)) == "a"
     assert place(AFTER, told({"a": running(1, "A")}, {"a": 1}, IDS)) == "b"
     assert place(AFTER, told({}, {"a": 1}, IDS)) == "b"  # the way back stays as it is
+    for slots, oldest in (({"a": 2, "b": 1}, "b"), ({"a": 1, "b": 2}, "a")):
+        assert place(replace(AFTER, generation=3), told({}, slots, IDS)) == oldest  # it was stopped, as in a cold move
     both = {"a": running(1, "A"), "b": running(2, "B")}
     assert place(replace(AFTER, generation=3), told(both, {"a": 1, "b": 2}, IDS)) == ""
 
