@@ -6,6 +6,8 @@ SQLite by default, PostgreSQL by URL; the schema is versioned (Alembic) and brou
 from __future__ import annotations
 
 import os
+import sqlite3
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -80,6 +82,28 @@ def open_database(url: str) -> Engine:
             hint="check `database_url` in settings.yaml, and that the server runs.",
         ) from None
     return engine
+
+
+class DataVersion:
+    """Tells without reading a table whether anything was committed, by whichever process.
+
+    A connection of its own asks SQLite, which counts the commits of all others. Nobody knows that of another database.
+    """
+
+    def __init__(self, database: Engine) -> None:
+        file = database.url.database if database.dialect.name == "sqlite" else None
+        self._lock, self._connection = threading.Lock(), None
+        if file and file != ":memory:":
+            # Without transactions of its own, it would else see one state for ever.
+            self._connection = sqlite3.connect(file, timeout=30, isolation_level=None, check_same_thread=False)
+
+    def now(self) -> object:
+        """A value that equals an earlier one only if nothing was committed in between."""
+        if self._connection is None:
+            return object()
+        with self._lock:
+            (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        return version
 
 
 def _make_private(file: Path) -> None:

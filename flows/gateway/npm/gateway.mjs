@@ -37,6 +37,10 @@ const FOREIGN = { status: 403, headers: {}, body: "a page elsewhere asks for thi
 const REFUSED = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const BAD = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
+// Of a request: its route, the token that was added, how it was passed on last, and how often again. Of a connection: its key.
+const [MATCH, ADDED, PASSED, AGAIN, KEY] = ["match", "added", "passed", "again", "key"].map((name) => Symbol(name));
+const MOST_AGAIN = 5;
+
 /** A service worker of a session must not answer for other pages of its origin: the header that widens its scope goes. */
 function keepWorkersInside(headers, url) {
   const allowed = headers["service-worker-allowed"];
@@ -165,6 +169,23 @@ function isMisplaced(request, prefix) {
   return host.endsWith(`.${MAIN.host}`) || isOtherName(request, host);
 }
 
+/** Headers with another value of one of them, or without it. A copy: to delete one makes all later reading of them slow. */
+function exchanged(headers, name, value) {
+  const { [name]: _, ...others } = headers;
+  return value ? { ...others, [name]: value } : others;
+}
+
+/** By what an answer of the authorizer is remembered. A connection has one for its requests: to look a new one up costs more. */
+function keyOf({ headers: { cookie, authorization, host }, socket }, prefix) {
+  const parts = [prefix, cookie, authorization, host];
+  const [key, ...before] = socket[KEY] ?? [];
+  if (before.length && parts.every((part, place) => part === before[place])) return key;
+  // No header has a line's end in it, and so no two requests of others have the same key.
+  const made = parts.map((part) => part ?? "").join("\n");
+  socket[KEY] = [made, ...parts];
+  return made;
+}
+
 /** The cookies of a request that an IDE may see; undefined: none. */
 function withoutOwn(cookie) {
   const cookies = (cookie ?? "").split(/; */).filter((one) => one && !OWN_COOKIE.test(one));
@@ -182,7 +203,8 @@ class Gateway extends ConfigurableProxy {
     );
     // Services at sockets would hang up as soon as they have answered; a gateway that isn't done with sending by then takes
     // that for a failure (EPIPE), and loses the answer. So it hangs up itself, at the end of the answer.
-    this.proxy.on("proxyReq", (asked, _, __, { target }) => {
+    this.proxy.on("proxyReq", (asked, request, _, { target }) => {
+      request[PASSED] = asked;
       if (target.socketPath && !asked.headersSent) asked.setHeader("connection", "keep-alive");
     });
     this.apiHandlers.push(visitsApi(this.#visits, options.authToken));
@@ -191,13 +213,11 @@ class Gateway extends ConfigurableProxy {
       keepWorkersInside(told.headers, request.url);
       keepCookiesInside(told.headers, request.url);
       keepRedirectsUseful(told);
-      keepTokenInside(told.headers, this.#added.get(request));
+      keepTokenInside(told.headers, request[ADDED]);
       told.on("close", () => told.complete || answer.destroy());
     });
   }
 
-  #matches = new WeakMap();
-  #added = new WeakMap();
   #visits = new Visits(MOST_REMEMBERED, REMEMBERED);
   #asking = new Map();
   #authorizerAgent = new http.Agent({ keepAlive: true, maxSockets: 32 });
@@ -215,7 +235,7 @@ class Gateway extends ConfigurableProxy {
 
   /** The route that the authorizer was asked about, whatever has become of it meanwhile. */
   async targetForReq(request) {
-    return this.#matches.get(request) ?? super.targetForReq(request);
+    return request[MATCH] ?? super.targetForReq(request);
   }
 
   /** Where people log in, the authorizer is asked about each request for a session before anything of it gets there. */
@@ -223,7 +243,7 @@ class Gateway extends ConfigurableProxy {
     if (!given.authorizer) return super.handleProxy(kind, request, answer, ...rest);
     try {
       const match = await super.targetForReq(request);
-      if (match) this.#matches.set(request, match);
+      request[MATCH] = match;
       if (match && isMisplaced(request, match.prefix)) return this.#lead(kind, request, answer);
       if (match?.prefix.startsWith(SESSIONS) && !(await this.#admit(kind, request, answer, match.prefix))) return;
     } catch (error) {
@@ -236,8 +256,7 @@ class Gateway extends ConfigurableProxy {
   async #admit(kind, request, answer, prefix) {
     const { cookie, authorization } = request.headers;
     if (isForeign(kind, request)) return this.#refuse(kind, answer, FOREIGN);
-    // No header has a line's end in it, and so no two requests of others have the same key.
-    const key = `${prefix}\n${cookie ?? ""}\n${authorization ?? ""}\n${request.headers.host ?? ""}`;
+    const key = keyOf(request, prefix);
     let known = this.#visits.recall(key);
     if (!known) {
       const told = await this.#askOnce(key, kind, request, prefix);
@@ -247,10 +266,9 @@ class Gateway extends ConfigurableProxy {
     // Somebody who went away meanwhile would never be seen to leave.
     if (answer.destroyed) return false;
     this.#visits.enter(known, answer, kind === "ws" ? () => this.#part(answer, TAKEN_BACK) : () => answer.destroy());
-    if (known.cookie) request.headers.cookie = known.cookie;
-    else delete request.headers.cookie;
-    if (known.authorization) request.headers.authorization = known.authorization;
-    else if (known.authorization === "") delete request.headers.authorization;
+    if (cookie !== known.cookie) request.headers = exchanged(request.headers, "cookie", known.cookie);
+    if (known.authorization !== undefined)
+      request.headers = exchanged(request.headers, "authorization", known.authorization);
     if (isPage(kind, request)) this.#addToken(request, known);
     return true;
   }
@@ -284,7 +302,7 @@ class Gateway extends ConfigurableProxy {
     if (!Object.hasOwn(queries, path)) return;
     const others = asked.split("&").filter((part) => part && !part.startsWith("token="));
     request.url = `${path}?${[...others, queries[path]].join("&")}`;
-    this.#added.set(request, token);
+    request[ADDED] = token;
   }
 
   #askAuthorizer(kind, request, prefix) {
@@ -332,11 +350,25 @@ class Gateway extends ConfigurableProxy {
     if (why === TAKEN_BACK) person.end();
   }
 
+  /** An IDE may close a kept connection in the moment in which it is used again. Questions alone are asked once more. */
+  #mayAskAgain(request, answer, { code } = {}) {
+    const { method, headers } = request;
+    const changes = !["GET", "HEAD"].includes(method) || headers["content-length"] || headers["transfer-encoding"];
+    const wasClosed = request[PASSED]?.reusedSocket && ["ECONNRESET", "EPIPE"].includes(code);
+    if (changes || !wasClosed || answer.destroyed) return false;
+    request[AGAIN] = (request[AGAIN] ?? 0) + 1;
+    // Each time that it is passed on, the proxy adds to them who asks.
+    for (const name of ["x-forwarded-for", "x-forwarded-port", "x-forwarded-proto"])
+      headers[name] = headers[name].split(",").slice(0, -1).join(",");
+    return request[AGAIN] <= MOST_AGAIN;
+  }
+
   /** The waiting page knows why, and says it with everything that belongs to it, to browsers and to programs. */
   handleProxyError(code, kind, request, answer, error) {
     if (this.#upgraded.has(answer)) return this.#part(answer, RESTART);
     if (kind === "ws") return answer.writable && answer.write(AWAY);
     if (answer.headersSent) return answer.destroy();
+    if (this.#mayAskAgain(request, answer, error)) return super.handleProxy(kind, request, answer);
     if (code !== 503) return super.handleProxyError(code, kind, request, answer, error);
     const { socketPath } = this.proxyOptsForTarget(new URL(given["waiting-page"])).target;
     const { method, url: path } = request;
@@ -350,8 +382,12 @@ class Gateway extends ConfigurableProxy {
   }
 }
 
+const log = defaultLogger({ level: "warn" });
+// The proxy has something to say of each request. The logger would make a line of it before it drops that.
+log.debug = log.info = () => {};
+
 const gateway = new Gateway({
-  log: defaultLogger({ level: "warn" }),
+  log,
   authToken: process.env.CONFIGPROXY_AUTH_TOKEN,
   defaultTarget: given["waiting-page"],
   xfwd: true,

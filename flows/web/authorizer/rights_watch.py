@@ -10,10 +10,12 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Engine
 
+from flows.core.database import DataVersion, now
 from flows.core.settings import Settings
 from flows.gateway.proxy import Gateway, Visit
 from flows.publishing.own_profiles import OwnProfiles
@@ -96,6 +98,9 @@ class RightsWatch:
         self._seen: tuple[float, Entitlements | None] = (0.0, None)
         self._followed, self._looked = -math.inf, False
         self._owners: Mapping[str, str] = {}
+        self._data_version = DataVersion(database)
+        # The last answer, after the two versions from which it was made.
+        self._made: tuple[object, object, Entitlements | None] = (None, None, None)
 
     @property
     def version(self) -> str:
@@ -192,6 +197,16 @@ class RightsWatch:
             self.now()
 
     def _read(self) -> Entitlements:
+        """The rights at this moment; of an answer to which nothing has been added since, only the time is another."""
+        version, hub = self._data_version.now(), self._told  # before anything is read
+        version_before, hub_before, made = self._made
+        if made is not None and version == version_before and hub is hub_before:
+            return replace(made, at=now())
+        made = self._read_all()
+        self._made = version, hub, made
+        return made
+
+    def _read_all(self) -> Entitlements:
         current = heard(self._told, self._servers.all(), self._read_before) if self._told else self._heard
         self._read_before = current.rights if self._told else None
         if current != self._heard:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from flows.catalog import load, successors
 from flows.catalog.model import Profile
-from flows.core.database import now, open_database
+from flows.core.database import DataVersion, now, open_database
 from flows.core.errors import RefitError, UnknownName
 from flows.core.leases import held
 from flows.core.settings import Settings
@@ -88,14 +88,24 @@ class Servers:
         self.creations = ActionRecords(self._database, Service.hub)
         self._journal, self._lock = Journal(self._database), threading.Lock()
         self._seen: tuple[float, Mapping[str, Status]] = (-math.inf, {})
+        self._version = DataVersion(self._database)
+        self._read: tuple[object, Mapping[str, Mapping[str, Session]]] = (None, {})
 
     @property
     def sessions(self) -> Sessions:
         """The sessions, for one thread."""
         return Sessions.open(self._settings, self._database)
 
-    def all(self) -> dict[str, dict[str, Session]]:
+    def all(self) -> Mapping[str, Mapping[str, Session]]:
         """Person → name of the server → its session, whether it runs or not."""
+        version = self._version.now()  # asked before, so that a commit meanwhile is read
+        before, servers = self._read
+        if version != before:
+            servers = self._read_all()
+            self._read = version, servers
+        return servers
+
+    def _read_all(self) -> dict[str, dict[str, Session]]:
         store, owned = self.sessions.store, defaultdict[str, list[Session]](list)
         owners = store.owners()
         for session in store.sessions():

@@ -178,3 +178,31 @@ def test_fresh_databases_of_tests_are_as_alembic_makes_them(tmp_path: Path) -> N
         engine.dispose()
     assert dumps[0] == dumps[1]
     assert any(schema_versions.NEWEST in line for line in dumps[0])
+
+
+def test_the_version_of_the_data_tells_of_each_commit_of_others_and_of_nothing_else(tmp_path: Path) -> None:
+    engine = database.open_database(url := f"sqlite:///{tmp_path}/refit.db")
+    other = database.open_database(url)
+    version = database.DataVersion(engine)
+    seen = [version.now()]
+    assert version.now() == seen[0]
+    History(other).events("ada")
+    assert version.now() == seen[0], "reading is no change"
+    for writer in (engine, other, engine):
+        database.write(writer, lambda connection: append(connection, Kind.noticed))
+        seen.append(version.now())
+        assert version.now() == seen[-1]
+    assert len(set(seen)) == len(seen)
+
+    def fails(connection: Connection) -> None:
+        append(connection, Kind.noticed)
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        database.write(other, fails)
+    assert version.now() == seen[-1], "what was rolled back is no change"
+
+
+def test_no_version_of_a_database_in_memory_is_equal_to_another() -> None:
+    version = database.DataVersion(create_engine("sqlite://"))
+    assert version.now() != version.now()

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from flows.catalog.model import Access as Reached
+from flows.core.database import open_database
+from flows.core.settings import Settings
+from flows.core.settings.spans import Span
 from flows.gateway.proxy import Visit
 from flows.sessions.model import Session
 from flows.sessions.people.entitlements import Entitlements, Kind, Share
+from flows.sessions.store import Store
+from flows.sessions.wishes import PreferenceStore
 from flows.web.authorizer import passes
-from flows.web.authorizer.rights_watch import heard, is_older, to_be_ended
+from flows.web.authorizer.rights_watch import RightsWatch, heard, is_older, to_be_ended
+from flows.web.people.client import HubClient
+from flows.web.people.servers import Servers
 
 AT = datetime(2026, 11, 25, 12, tzinfo=UTC)
 
@@ -97,3 +105,47 @@ def test_somebody_who_has_handed_a_session_over_leaves_whatever_they_may_still()
 )
 def test_an_answer_that_comes_late_is_known_by_its_version(version: str, other: str, *, older: bool) -> None:
     assert is_older(version, other) is older
+
+
+class StandInHub:
+    """Tells what it was given."""
+
+    told = TOLD
+
+    def rights(self) -> dict[str, Any]:
+        """Its word on people."""
+        return self.told
+
+
+def add(store: Store, name: str, owner: str) -> None:
+    """A session on record."""
+    store.add(name, lambda uid: replace(session(name), uid=uid), uids=Span(first=300_000, last=300_999), owner=owner)
+
+
+def test_rights_are_read_once_for_as_long_as_nobody_changes_any_and_time_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(home=tmp_path, hub=True, gateway=True)
+    database, elsewhere, hub = open_database(settings.database), open_database(settings.database), StandInHub()
+    settings.folder("services", "authorizer")
+    add(Store(database), "ada", "ada")
+    watch = RightsWatch(settings, database, Servers(settings), cast(HubClient, hub))
+    reads, owners = list[None](), Store.owners
+    monkeypatch.setattr(Store, "owners", lambda store: (reads.append(None), owners(store))[1])
+
+    assert not watch.now(fresh=True).may_use("ada", "ada")
+    watch.refresh()
+    first, read = watch.now(fresh=True), len(reads)
+    assert first.may_use("ada", "ada") and not first.may_use("bob", "ada")
+    later = watch.now(fresh=True)
+    assert later == replace(first, at=later.at) and later.at > first.at and len(reads) == read, "nothing has changed"
+
+    add(Store(elsewhere), "own", "bob")
+    assert watch.now(fresh=True).may_use("bob", "own")
+    PreferenceStore(elsewhere).change("own", "root", owner="ada")
+    assert not watch.now(fresh=True).may_use("bob", "own") and watch.now(fresh=True).may_use("ada", "own")
+
+    for number, shares in enumerate(([["ada", "", "person", "bob"]], []), 2):
+        hub.told = {**TOLD, "version": f"x.{number}", "shares": shares}
+        watch.refresh()
+        assert bool(watch.now(fresh=True).may_use("bob", "ada")) is bool(shares)
