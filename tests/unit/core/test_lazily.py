@@ -216,3 +216,16 @@ def test_the_waiting_page_imports_the_steps_of_moves_when_it_carries_one_out() -
     program = WAITING_PAGE.format(steps="flows.migrations.steps.forward")
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+LOOKS = """
+import gc
+import flows.web.my_sessions.pages
+print(sum(generation["collections"] for generation in gc.get_stats()))
+"""
+
+
+@pytest.mark.slow
+def test_few_looks_for_unreachable_objects_are_taken_while_a_page_is_imported() -> None:
+    ended = subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=True)
+    assert 0 < int(ended.stdout) < 100, "with Python's own threshold it takes 300"
