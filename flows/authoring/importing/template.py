@@ -18,6 +18,8 @@ _BRACES = re.compile(r"\{[{%#]")
 _RUN = re.compile(r"^(\s*RUN\s+)", re.IGNORECASE)
 _PYTHON = re.compile(r"\$(?:\{PYTHON_FOLDER\}|PYTHON_FOLDER\b)")
 _DROPPED = re.compile(r"\$(?:\{(CUDA|RELEASE)\}|(CUDA|RELEASE)\b)")
+# Marks that shlex takes away, so that words on both sides of them become one.
+_JOINING = str.maketrans("", "", "\"'\\")
 _ELSEWHERE = re.compile(r"[a-z]+://|git@|<<")
 # Programs of the images on which their bases stand. They let a user of any number write, which nobody is here.
 HELPERS = ("fix-permissions", "rpm-file-permissions")
@@ -163,7 +165,8 @@ def programs(text: str, names: Collection[str]) -> Iterator[tuple[int, str]]:
     """Which programs of some names the commands of a snippet call, and where."""
     for step in instructions(text):
         for line, row in step.rows if step.name == "RUN" else ():
-            if not any(name in row for name in names):
+            joined = row.translate(_JOINING)
+            if not any(name in joined for name in names):
                 continue  # shlex takes seconds for a word of a megabyte
             try:
                 words = set(shlex.split(row, comments=False))

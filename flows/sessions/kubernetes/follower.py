@@ -70,11 +70,12 @@ class Server(Protocol):
 class _Kind:
     """The objects of one kind, by session and name; `live`: they are all there is, up to the version `told`.
 
-    `beginning`: they are listed for the first time.
+    `beginning`: they are listed for the first time; nobody waits for that list after `patience`, in monotonic seconds.
     """
 
     live: bool = False
     beginning: bool = False
+    patience: float = 0.0
     pid: int = 0
     told: int = 0
     objects: dict[str, dict[str, tuple[int, Any]]] = field(default_factory=dict)
@@ -111,7 +112,7 @@ class Follower:
             # Hundreds that move at the same time would each ask the API server for what the list is about to tell.
             # A move of one session alone doesn't wait: people may be kept waiting meanwhile.
             if len(self._sessions) > 1:
-                self._told.wait_for(lambda: not kind.beginning, _LIST_SECONDS)
+                self._told.wait_for(lambda: not kind.beginning, max(0.0, kind.patience - time.monotonic()))
             if not kind.live:
                 return None
             return tuple(told for _, told in kind.objects.get(session, {}).values() if told is not None)
@@ -143,6 +144,7 @@ class Follower:
 
     def _begin(self, resource: str, kind: _Kind) -> None:
         kind.live, kind.pid, kind.objects, kind.told, kind.beginning = False, os.getpid(), {}, 0, True
+        kind.patience = time.monotonic() + _LIST_SECONDS
         Thread(target=self._follow, args=(resource,), name=f"follow-{resource}", daemon=True).start()
 
     def saw(self, resource: str, told: Told, *, gone: bool = False) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.authoring.importing import template as template_of
 from flows.authoring.importing.adoption import adopt
 from flows.authoring.importing.report import Adoption
 from flows.catalog import load
@@ -116,6 +117,11 @@ def test_onbuild_and_what_only_their_base_has_are_named(checkout: Path, imported
     assert variable.endswith("there it is /opt/app-root (base/c9s/Containerfile:3)") and "$APP_ROOT" in variable
     assert program.startswith("calls fix-permissions") and "`true` is called" in program
     assert "{{ shell.begin() }} true && echo" in template(made, "studio")
+
+
+@pytest.mark.parametrize("spelling", ["fix-permissions", "fix'-'permissions", '"fix-permissions"', "fix\\-permissions"])
+def test_a_program_is_found_however_a_shell_may_spell_it(spelling: str) -> None:
+    assert [*template_of.programs(f"RUN true && {spelling} /opt\n", template_of.HELPERS)] == [(1, "fix-permissions")]
 
 
 def test_nothing_outside_of_the_checkout_is_read(checkout: Path, imported: Import, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Event
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -89,6 +90,18 @@ def test_a_list_that_is_refused_lets_all_go_on_by_themselves(
 def test_a_list_that_takes_too_long_is_not_waited_for(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LIST_SECONDS", 0.05)
     assert follower.of("configmaps", "ada") is None
+
+
+def test_many_questions_wait_for_a_slow_list_no_longer_than_one(
+    server: Server, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LIST_SECONDS", 0.05)
+    assert follower.of("configmaps", "ada") is None
+    monkeypatch.setattr(module, "_LIST_SECONDS", 3600.0)
+    answers = SimpleQueue[object]()
+    Thread(target=lambda: answers.put(follower.of("configmaps", "grace")), daemon=True).start()
+    assert answers.get(timeout=PATIENCE) is None
+    assert not server.goes_on.is_set()
 
 
 def test_a_move_of_one_session_alone_waits_for_no_list(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
