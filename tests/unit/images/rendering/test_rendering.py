@@ -17,6 +17,7 @@ from flows.images.rendering import worker
 from flows.images.rendering.process import RENDERER, Renderer
 from flows.images.rendering.templates import Templates, read_templates
 from tests.support.examples import several
+from tests.support.waiting import PATIENCE
 
 ROOT = Path("/catalog")
 MARK = "REFIT_WAS_HERE"
@@ -181,8 +182,14 @@ def test_it_ends_with_whoever_asks(renderer: Renderer) -> None:
     asked(renderer, "a")
     process = renderer._process
     assert process and process.stdin
+    process.stdin.close()
+    assert process.wait(PATIENCE) == 0, "without an input it ends by itself"
     renderer.end()
-    assert process.returncode == 0 and not psutil.pid_exists(process.pid)
+    asked(renderer, "b")
+    another = renderer._process
+    assert another and another.pid != process.pid
+    renderer.end()
+    assert not psutil.pid_exists(another.pid)
 
 
 @pytest.mark.slow
