@@ -32,7 +32,7 @@ _WATCH_SECONDS = 240
 _SHORTEST_WATCH_SECONDS = 1.0
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 # So old a change of our own may be that shows what was there after it, and so long its watch may take to tell of it.
-_RECENT_SECONDS, _SETTLE_SECONDS = 30.0, 1.0
+_RECENT_SECONDS, _SETTLE_SECONDS = 30.0, 3.0
 # So long a question waits for the list with which the following of thousands begins.
 _LIST_SECONDS = 10.0
 _FOLLOWED = {"pods": "session", "configmaps": "record"}
@@ -124,15 +124,18 @@ class Follower:
         After it, nobody else changes them but under another lease.
         """
         with self._told:
-            kind = self._kinds[resource]
-            version, at, lease = self._own.get((resource, session), (0, 0.0, 0))
-            if not version or lease != fence.number() or time.monotonic() - at > _RECENT_SECONDS:
-                return None
-            if kind.pid != os.getpid():
+            kind, version = self._kinds[resource], self.own_change(resource, session)
+            if not version or kind.pid != os.getpid():
                 return None
             if not self._told.wait_for(lambda: not kind.live or kind.told >= version, _SETTLE_SECONDS):
                 return None
             return self.of(resource, session) if kind.live else None
+
+    def own_change(self, resource: str, session: str) -> int:
+        """The version that an object of a session got by our own last change under this lease; 0: there is none."""
+        with self._lock:
+            version, at, lease = self._own.get((resource, session), (0, 0.0, 0))
+        return version if lease == fence.number() and time.monotonic() - at <= _RECENT_SECONDS else 0
 
     def changed(self, resource: str, told: Told) -> None:
         """Know that we have changed an object just now, by something that wasn't in it before."""

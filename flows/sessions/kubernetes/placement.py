@@ -57,7 +57,11 @@ class Placement:
     def seen_now(self, session: str) -> tuple[SessionPod, ...]:
         """The Pods of a session by the API server's own word, for whom what was told a moment ago isn't enough."""
         followed: tuple[SessionPod, ...] | None = self._cluster.follower.settled("pods", session)
-        return tuple(self._cluster.each("pods", records.pod, **self._of(session))) if followed is None else followed
+        if followed is not None:
+            return followed
+        if changed := self._cluster.follower.own_change("pods", session):
+            return tuple(self._cluster.each_since("pods", changed, records.pod, **self._of(session)))
+        return tuple(self._cluster.each("pods", records.pod, **self._of(session)))
 
     @staticmethod
     def _of(session: str) -> dict[str, str]:

@@ -30,7 +30,11 @@ class Memory:
 
     def __init__(self, *sessions: Any) -> None:
         self.follower = SimpleNamespace(
-            of=lambda *_: None, settled=lambda *_: None, changed=lambda *_: None, removed=lambda *_: None
+            of=lambda *_: None,
+            settled=lambda *_: None,
+            own_change=lambda *_: 0,
+            changed=lambda *_: None,
+            removed=lambda *_: None,
         )
         self.records = {each.container: manifests.record(each, OPTIONS, ran=True) for each in sessions}
         self.pods: dict[str, dict[str, Any]] = {}
