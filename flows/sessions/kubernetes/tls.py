@@ -4,6 +4,7 @@ before 3.13 doesn't see to that: a crash of the whole process was seen.
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import ssl
@@ -40,6 +41,7 @@ class TlsSocket:
         """A socket whose handshake is over."""
         self._socket, self._lock = connected, Lock()
         self._seconds: float | None = None
+        self._waiting, self._closed = 0, False
         connected.setblocking(False)
 
     def __getattr__(self, name: str) -> Any:
@@ -65,21 +67,38 @@ class TlsSocket:
             self._socket.shutdown(how)
 
     def close(self) -> None:
-        """Give it up."""
+        """Give it up. A thread that waits is woken, and frees the number of the file.
+
+        Else another connection could get that number, and be waited for in the place of this one.
+        """
         with self._lock:
-            self._socket.close()
+            self._closed = True
+            if self._waiting:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+            else:
+                self._socket.close()
 
     def _when_ready(self, call: Callable[[], _Done]) -> _Done:
         until = None if self._seconds is None else time.monotonic() + self._seconds
         while True:
             with self._lock:
+                if self._closed:
+                    raise OSError(errno.EBADF, "The connection was closed.")
                 try:
                     return call()
                 except ssl.SSLWantReadError:
                     events = select.POLLIN
                 except ssl.SSLWantWriteError:
                     events = select.POLLOUT
-            self._wait(events, until)
+                self._waiting += 1
+            try:
+                self._wait(events, until)
+            finally:
+                with self._lock:
+                    self._waiting -= 1
+                    if self._closed and not self._waiting:
+                        self._socket.close()
 
     def _wait(self, events: int, until: float | None) -> None:
         left = None if until is None else until - time.monotonic()
