@@ -63,7 +63,7 @@ def main() -> None:
     certificates = Certificates(settings, database)
     monitor = ConnectionMonitor(settings, database, Sessions.open(settings, database).ssh, sandbox, certificates)
     monitor.look()
-    server = AuthorizedKeysServer(sandbox.socket, settings.jump_uid, monitor.answer)
+    server = AuthorizedKeysServer(sandbox.socket, sandbox.uid, monitor.answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     looks = Repeated(monitor.look, LOOK_SECONDS)
     Repeated(monitor.look_at_newcomers, NEWCOMERS_SECONDS)

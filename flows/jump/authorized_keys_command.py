@@ -1,3 +1,4 @@
+#!/usr/bin/python3 -IS
 """The AuthorizedKeysCommand of the jump host: sshd runs it for each key, with the system's Python and no library.
 
 It asks the monitor about the fingerprint of a public key, and prints the answer: one line of `authorized_keys`, or

@@ -22,7 +22,6 @@ from flows.jump import rules
 from flows.jump.certificates import Certificates
 from flows.jump.rules import Login
 from flows.jump.sandbox import Sandbox
-from flows.sessions.model import SSH_PORT
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Entitlements, Role
 from flows.sessions.people.person_keys import PersonKeys
@@ -112,7 +111,7 @@ class ConnectionMonitor:
         people = {connection.login.person for connection in connections}
         usable = {person: entitlements.usable_by(person) for person in people}
         for connection in connections:
-            login, targets = connection.login, _targets(connection.process)
+            login, targets = connection.login, self._targets(connection.process)
             may = usable[login.person] if entitlements.has_account(login.person) else {}
             owner = owners.get(login.fingerprint, "")
             why = rules.why_to_end(login, owner, may, entitlements.owners, addresses, targets)
@@ -131,7 +130,7 @@ class ConnectionMonitor:
                 pid: at for pid, at in self._newcomers.items() if pid in self._connections and at > since
             }
             newcomers = [self._connections[pid] for pid in self._newcomers]
-        led = [(newcomer, targets) for newcomer in newcomers if (targets := _targets(newcomer.process))]
+        led = [(newcomer, targets) for newcomer in newcomers if (targets := self._targets(newcomer.process))]
         if not led:
             return
         addresses, entitlements = self._ssh.addresses(), rights.entitlements(self._settings, self._database)
@@ -172,6 +171,10 @@ class ConnectionMonitor:
             if access and access.role is not Role.owner:
                 self._grants.visited(session, person, access)
 
+    def _targets(self, process: psutil.Process) -> frozenset[str]:
+        """The addresses to which the processes of a connection lead."""
+        return self._sandbox.targets([process.pid, *(one.pid for one in _below(process))])
+
     def _end(self, connection: Connection) -> None:
         for process in (*_below(connection.process), connection.process):
             with suppress(psutil.NoSuchProcess):
@@ -195,13 +198,3 @@ def _below(process: psutil.Process) -> Iterable[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
         return process.children(recursive=True)
     return ()
-
-
-def _targets(process: psutil.Process) -> frozenset[str]:
-    """The addresses to which the processes of a connection lead."""
-    led = set[str]()
-    for candidate in (process, *_below(process)):
-        with suppress(psutil.NoSuchProcess):
-            ends = candidate.net_connections("tcp")
-            led |= {end.raddr.ip for end in ends if end.raddr and end.raddr.port == SSH_PORT}
-    return frozenset(led)

@@ -3,16 +3,22 @@
 In that namespace it sees the system's /usr to read, a folder in the place of /etc, and the socket of the monitor; no
 home, no process of others, no file that it could write but in a /tmp that vanishes with it. It keeps the network of
 this machine: it is to lead to sessions. Where it may lead, OpenSSH decides by what the monitor says of the key.
+
+Where Refit isn't root, all of it is inside of another namespace, which has users of Refit's own (`Namespace`).
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
 from pathlib import Path
 
 from flows.core.atomic_files import write_whole
 from flows.core.programs import command, spawn
 from flows.core.settings import Settings
-from flows.jump import authorized_keys_command
+from flows.host import user_namespace
+from flows.jump import authorized_keys_command, sshd_keeper
+from flows.jump.namespace import Namespace
 from flows.sessions.model import SSH_PORT
 from flows.sessions.ssh.client import JUMP_USER
 from flows.sessions.ssh.keys import PublicKey, read_keys
@@ -24,7 +30,7 @@ LOGIN_SECONDS = 20
 # Logins under way: from so many on some are refused, from the last number on all; and so many from one address.
 _LOGINS, _LOGINS_OF_ONE = "40:30:60", 15
 _FILES, _PROCESSES = 256, 4096
-_SHARED, _SOCKET = "/refit", "monitor"
+_SHARED, _SOCKET, _PROGRAM = "/refit", "monitor", "authorized_keys_command.py"
 _HINT = "This port leads to sessions. Connect to one by its name, like: ssh NAME.refit"
 
 
@@ -34,7 +40,19 @@ class Sandbox:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._folder = settings.folder("services", "jump")
-        self.uid = settings.jump_uid
+        self._namespace: Namespace | None = None
+        self._is_root = os.geteuid() == 0
+        # As it is called where the sshd is.
+        self._uid = settings.jump_uid if self._is_root else user_namespace.UID
+
+    @property
+    def uid(self) -> int:
+        """The uid of the sshd, as this machine knows it.
+
+        Raises:
+            NoNamespace: Refit isn't root, and there is none for it.
+        """
+        return self._uid if self._is_root else user_namespace.outer_uid()
 
     @property
     def socket(self) -> Path:
@@ -56,7 +74,8 @@ class Sandbox:
                 file.unlink(missing_ok=True)
             command.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "refit-jump", "-f", draft])
             command.run(["chmod", "0400", draft])
-            command.run(["chown", f"{self.uid}:0", draft], root=True)
+            enter = () if self._is_root else user_namespace.ENTER
+            command.run([*enter, "chown", f"{self._uid}:0", draft])
             draft.with_suffix(".pub").replace(etc / "host_key.pub")
             draft.replace(key)
         (public,) = read_keys((etc / "host_key.pub").read_text(encoding="ascii"), "host_key.pub")
@@ -65,15 +84,18 @@ class Sandbox:
     def prepare(self) -> None:
         """Write what it reads."""
         self.host_key()
-        etc, shared, uid = self._open_folder("etc"), self._open_folder("shared"), self.uid
+        etc, shared, uid = self._open_folder("etc"), self._open_folder("shared"), self._uid
         shell = "/bin/sh"  # by which sshd runs the one command that it knows
         _publish(etc / "passwd", f"root:x:0:0:root:/:/usr/sbin/nologin\n{JUMP_USER}:x:{uid}:{uid}::/:{shell}\n")
         _publish(etc / "group", f"root:x:0:\n{JUMP_USER}:x:{uid}:\n")
         _publish(etc / "nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n")
-        _publish(etc / "sshd_config", configuration(self._settings.bind_address, self._settings.jump_port))
-        _publish(
-            shared / "authorized_keys_command.py", Path(authorized_keys_command.__file__).read_text(encoding="utf-8")
-        )
+        program = shared / _PROGRAM
+        _publish(program, Path(authorized_keys_command.__file__).read_text(encoding="utf-8"))
+        program.chmod(0o755)
+        # OpenSSH calls programs of root alone. In a namespace of users, root owns Refit's files and not the system's.
+        interpreter = f"{PYTHON} -I -S " if self._is_root else ""
+        address, port = self._settings.bind_address, self._settings.jump_port
+        _publish(etc / "sshd_config", configuration(address, port, f"{interpreter}{_SHARED}/{_PROGRAM}"))
         _publish(self.hosts, "")
         hosts = etc / "hosts"  # it changes while the namespace is there, and is exchanged as a whole
         if not hosts.is_symlink():
@@ -85,12 +107,21 @@ class Sandbox:
 
     def start(self) -> spawn.Helper:
         """Start it. It ends with this process, whatever becomes of that one, and all of its connections with it."""
-        return spawn.child(self.argv)
+        if self._is_root:
+            return spawn.child(self.argv)
+        self._namespace = Namespace(self.argv)
+        return self._namespace.process
+
+    def targets(self, pids: Collection[int]) -> frozenset[str]:
+        """The addresses of sessions to which processes of the sshd lead."""
+        if self._namespace:
+            return self._namespace.targets(pids, SSH_PORT)
+        return sshd_keeper.targets(pids, SSH_PORT)
 
     @property
     def argv(self) -> tuple[str, ...]:
         """How it is called."""
-        uid = str(self.uid)
+        uid = str(self._uid)
         rights = [word for name in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{name}")]
         alone = ("--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent")
         links = [word for name in ("bin", "sbin", "lib", "lib64") for word in ("--symlink", f"usr/{name}", f"/{name}")]
@@ -120,12 +151,18 @@ class Sandbox:
         return folder
 
 
-def configuration(address: str, port: int) -> str:
-    """The configuration of the sshd. Pure."""
+def configuration(address: str, port: int, ask: str) -> str:
+    """The configuration of the sshd. Pure.
+
+    Args:
+        address: to listen at.
+        port: to listen at.
+        ask: the call of the program that asks the monitor about a key.
+    """
     lines = {
         **{"Port": port, "ListenAddress": address, "HostKey": "/etc/host_key", "PidFile": "none", "UsePAM": "no"},
         **{"AllowUsers": JUMP_USER, "AuthenticationMethods": "publickey", "AuthorizedKeysFile": "none"},
-        "AuthorizedKeysCommand": f"{PYTHON} -I -S {_SHARED}/authorized_keys_command.py {_SHARED}/{_SOCKET} %f",
+        "AuthorizedKeysCommand": f"{ask} {_SHARED}/{_SOCKET} %f",
         "AuthorizedKeysCommandUser": JUMP_USER,
         **dict.fromkeys(("AllowAgentForwarding", "AllowStreamLocalForwarding", "X11Forwarding"), "no"),
         **dict.fromkeys(("PermitTunnel", "PermitTTY", "PermitUserRC", "PermitUserEnvironment", "GatewayPorts"), "no"),

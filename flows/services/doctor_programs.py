@@ -14,7 +14,7 @@ from flows.core.programs import command
 from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.core.threads import at_once
-from flows.host import tools
+from flows.host import tools, user_namespace
 from flows.services.doctor_findings import Finding
 
 PYTHON = (3, 11)
@@ -86,9 +86,12 @@ def jump(settings: Settings) -> Iterable[Finding]:
     if not settings.jump_wanted:
         return
     if os.geteuid() != 0:
-        hint = "run Refit as root, or set `jump_port` to 0."
-        yield Finding("way in by ssh", False, "its sshd is started by root alone, and this isn't root", hint)
-        return
+        try:
+            uid = user_namespace.outer_uid()
+        except user_namespace.NoNamespace as error:
+            yield Finding("way in by ssh", False, error.why, f"{error.hint} Or set `jump_port` to 0.")
+            return
+        yield Finding("way in by ssh", True, f"its sshd runs with uid {uid}", "")
     yield judge_program(SSHD, _says(SSHD))
 
 

@@ -19,6 +19,7 @@ from flows.core.settings import REGISTRY_PASSWORD, Settings
 from flows.core.settings.environment import variables
 from flows.gateway import routes
 from flows.gateway.proxy import NODE
+from flows.host import user_namespace
 from flows.services import prefect_services
 from flows.services.service import Service, inherited_environment, written_secret
 from flows.sessions.ssh.forwarder import HEALTH, Forwarder
@@ -57,10 +58,13 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
 def _jumps(settings: Settings) -> bool:
     """Whether people come in by ssh. `refit doctor` says what is missing for it.
 
-    Nobody but root gives a program a user of its own. Where nobody asked for a Hub, its programs need not be there.
+    Its sshd is a user of its own. Where nobody asked for a Hub, its programs need not be there, and an ordinary user
+    gets none.
     """
-    if not settings.jump_wanted or os.geteuid() != 0:
+    if not settings.jump_wanted:
         return False
+    if os.geteuid() != 0:
+        return bool(settings.hub) and user_namespace.is_possible()
     return bool(settings.hub) or (_SSHD.exists() and shutil.which("haproxy") is not None)
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from flows import services
 from flows.core.settings import Settings
+from flows.jump.sandbox import Sandbox
 from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import SSH_PORT, Session
@@ -71,7 +72,8 @@ class Host:
 
     def programs(self) -> list[psutil.Process]:
         """The programs of its sshd."""
-        return [one for one in psutil.process_iter() if one.is_running() and _is_of(one, self.settings.jump_uid)]
+        uid = Sandbox(self.settings).uid
+        return [one for one in psutil.process_iter() if one.is_running() and _is_of(one, uid)]
 
 
 def _is_of(process: psutil.Process, uid: int) -> bool:

@@ -64,10 +64,14 @@ def start(argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, log:
 Helper = subprocess.Popen[bytes]
 
 
-def helper(argv: Sequence[str | Path]) -> Helper:
+def helper(argv: Sequence[str | Path], *, log: bool = False) -> Helper:
     """Start a program of Refit's own that answers what is written to its input; without input it has to end by itself.
 
     It has nothing of this process's environment, and a session of its own: Ctrl-C is for this process to hear.
+
+    Args:
+        argv: the program and its arguments.
+        log: its errors go where those of this process go, and nowhere otherwise.
     """
     return subprocess.Popen(
         [str(word) for word in argv],
@@ -75,7 +79,7 @@ def helper(argv: Sequence[str | Path]) -> Helper:
         cwd="/",
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=None if log else subprocess.DEVNULL,
         bufsize=0,
         start_new_session=True,
     )

@@ -149,7 +149,7 @@ class Settings(documents.Document):
         description="Port, at the address of `bind_address`, at which people come in by ssh from their own machines "
         "where there is a Hub; 0: there is none.",
     )
-    jump_uid: int = Field(199_999, ge=1, description="Uid of this machine with which that sshd runs, and nobody else.")
+    jump_uid: int = Field(199_999, ge=1, description="Uid of that sshd where Refit is root, and of nobody else.")
     ssh_ports: Span = Field(Span(first=19_000, last=19_999), description="Loopback ports for ssh into sessions.")
     stop_grace_seconds: float = Field(20.0, gt=0, description="Seconds between SIGTERM and SIGKILL for a session.")
     lease_seconds: float = Field(

@@ -1,0 +1,37 @@
+"""The namespace of users that the sshd of the jump host runs in where Refit isn't root."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Collection, Sequence
+
+from flows.core.programs import spawn
+from flows.host.user_namespace import ENTER
+from flows.jump import sshd_keeper
+
+
+class Namespace:
+    """The namespace with a program that runs in it, and one that looks at the connections of that.
+
+    An ordinary user can end processes of such a namespace, and can't see their connections: root in there can.
+    """
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        keeper = (sys.executable, "-I", "-B", sshd_keeper.__file__)
+        self.process, self._lock = spawn.helper([*ENTER, *keeper, *argv], log=True), threading.Lock()
+
+    def targets(self, pids: Collection[int], port: int) -> frozenset[str]:
+        """The addresses to which these processes are connected at a port.
+
+        Raises:
+            OSError: the program has ended.
+        """
+        asked = " ".join(map(str, (port, *pids)))
+        with self._lock:
+            if not (self.process.stdin and self.process.stdout):
+                raise BrokenPipeError
+            self.process.stdin.write(f"{asked}\n".encode())
+            if not (told := self.process.stdout.readline()).endswith(b"\n"):
+                raise BrokenPipeError
+        return frozenset(told.decode("ascii").split())
