@@ -6,6 +6,8 @@ import getpass
 import os
 import sys
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -20,10 +22,11 @@ with lazily(globals()):
     from flows.authoring.own import adopt as adopting
     from flows.authoring.own import catalog as own_catalog
     from flows.authoring.own import reading
+    from flows.catalog.load import load_catalog
     from flows.cli import tables
     from flows.core import documents
     from flows.core.database import open_database
-    from flows.core.settings import load
+    from flows.core.settings import Settings, load
     from flows.publishing import own_profiles
     from flows.publishing.own_build_requests import BuildRequests
     from flows.releases import own_profiles as asking
@@ -66,7 +69,8 @@ def lint(
     settings, wish = load(), _wish(folder, name, owner, ide, system, release)
     mistakes = []
     try:
-        with own_catalog.composed(wish, _files(folder, owner), settings):
+        new = own_profiles.OwnProfiles(open_database(settings.database)).find(wish.name) is None
+        with own_catalog.composed(wish, _files(folder, owner), settings, new=new):
             pass
     except documents.Mistakes as error:
         if not as_json:
@@ -127,13 +131,23 @@ def log_of(logs: Path, bundle: str, since: float, lines: int) -> str:
         return "\n".join(log.read(MOST_LOG).decode(errors="replace").splitlines()[-lines:])
 
 
+def _twins(settings: Settings, profiles: Iterable[own_profiles.OwnProfile]) -> dict[str, str]:
+    """Bundle → what of the catalog people may take it for; none if the catalog can't be read."""
+    with suppress(RefitError):
+        shipped = load_catalog(settings.catalog)
+        return {own.bundle: twin for own in profiles if (twin := own_catalog.looks_like(own.bundle, shipped))}
+    return {}
+
+
 @app.command("list")
 def list_profiles(
     owner: Annotated[str, typer.Option("--for", metavar="PERSON", help="Only those of this person.")] = "",
     as_json: Json = False,
 ) -> None:
     """List the profiles of people's own: whose, who else may start them, how their last builds went, and the queue."""
-    records = own_profiles.OwnProfiles(open_database(load().database))
+    settings = load()
+    records = own_profiles.OwnProfiles(open_database(settings.database))
+    twins = _twins(settings, records.all(owner))
     builds, queue, rows, cells = records.last_builds(), records.builds(), [], []
     waiting = {request.bundle for request in BuildRequests(records.database).all() if request.begun is None}
     for own in records.all(owner):
@@ -149,11 +163,13 @@ def list_profiles(
         state = {None: "", False: "waits", True: "is built"}[
             queue.get(own.bundle, False if own.bundle in waiting else None)
         ]
-        rows.append({**outcome, "given": own.at, "built": built, "problem": problem, "state": state})
-        shown = str(built.date()) if built else ""
-        cells.append(
-            (own.profile, own.owner, ", ".join((*own.offered, *own.people)), shown, state, on_a_line(problem)[:SHOWN])
+        twin = twins.get(own.bundle, "")
+        rows.append(
+            {**outcome, "given": own.at, "built": built, "problem": problem, "state": state, "looks_like": twin}
         )
+        about = "; ".join(filter(None, (f"looks like {twin}" if twin else "", on_a_line(problem)[:SHOWN])))
+        shown = str(built.date()) if built else ""
+        cells.append((own.profile, own.owner, ", ".join((*own.offered, *own.people)), shown, state, about))
     columns = ("profile", "of", "for", "built", "now", "")
     show_data(as_json, rows, tables.table("Profiles of people's own", columns, cells))
 

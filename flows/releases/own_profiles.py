@@ -21,9 +21,10 @@ def give(wish: Wish, files: Mapping[str, bytes], settings: Settings) -> OwnProfi
         LimitReached: the person has as many as they may.
     """
     check_owner(wish.owner)
-    with composed(wish, files, settings) as (_, profile):
+    records = OwnProfiles(open_database(settings.database))
+    with composed(wish, files, settings, new=records.find(wish.name) is None) as (_, profile):
         own = OwnProfile(wish.name, wish.owner, profile.stem, wish.release, dict(files), (), now())
-    OwnProfiles(open_database(settings.database)).take(own, settings.personal_builds)
+    records.take(own, settings.personal_builds)
     return own
 
 

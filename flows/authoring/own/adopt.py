@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from flows.authoring.own import recipe
-from flows.authoring.own.catalog import Wish, check_name
+from flows.authoring.own.catalog import Wish, check_new_name
 from flows.catalog import choices, edit, load, skeletons
 from flows.core.atomic_files import write_whole
 from flows.core.documents import Mistakes, text_of
@@ -36,7 +36,7 @@ def adopt(wish: Wish, files: Mapping[str, bytes], root: Path, *, commit: bool = 
     """
     if wrong := list(recipe.mistakes(files)):
         raise Mistakes(wrong)
-    check_name(wish.name, load.load_catalog(root))
+    check_new_name(wish.name, load.load_catalog(root))
     python = max(match[1] for path in files if (match := recipe.PIPFILE.fullmatch(path)))
     answers = {"ide": wish.ide, "bundle": wish.name, "os": wish.os, "python": python, "cuda": choices.NONE}
     release = root / "releases" / f"{wish.release}.yaml"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,20 +40,39 @@ def check_name(name: str, shipped: Catalog) -> str:
     Raises:
         RefitError: no bundle may, or one of the catalog is.
     """
+    return _unlike(name, shipped, lambda text: text, "a profile of one's own can't be called like it")
+
+
+def check_new_name(name: str, shipped: Catalog) -> str:
+    """As `check_name`, for a name that nobody has yet: it may not look like one of the catalog either.
+
+    Names that people have had before stay theirs, also where the catalog has a similar one by now.
+    """
+    why = "a profile of one's own can't be called like it, nor so that it looks the same"
+    return _unlike(check_name(name, shipped), shipped, _as_seen, why)
+
+
+def looks_like(name: str, shipped: Catalog) -> str:
+    """The bundle, IDE or system of the catalog that people may take a name for, in words; empty: none."""
+    return _there(name, shipped, _as_seen)
+
+
+def _unlike(name: str, shipped: Catalog, seen: Callable[[str], str], why: str) -> str:
     if not tag.is_name(name):
         raise RefitError(f"{name!r} can't be the name of a bundle.", hint="take a-z and 0-9, 30 at most: `--as NAME`.")
+    if there := _there(name, shipped, seen):
+        raise RefitError(f"The catalog has {there}: {why}.", hint="choose another name: `--as NAME`.")
+    return name
+
+
+def _there(name: str, shipped: Catalog, seen: Callable[[str], str]) -> str:
+    """The first of the catalog's names that is seen as this one, in words; empty: none is."""
     retired = {stem for release in shipped.releases.values() for stem in release.retired}  # they lead to successors
     former = {part for stem in retired for part in stem.removeprefix("cuda-").split("-")[1:2]}
     taken: dict[str, Iterable[str]] = {"a bundle": shipped.bundles, "a retired bundle": former}
     taken |= {"an IDE": shipped.ides, "an operating system": shipped.bases}
-    looks = _as_seen(name)
     every = ((kind, other) for kind, names in taken.items() for other in names)
-    if there := next((f"{kind} {other!r}" for kind, other in every if _as_seen(other) == looks), ""):
-        raise RefitError(
-            f"The catalog has {there}: a profile of one's own can't be called like it, nor so that it looks the same.",
-            hint="choose another name: `--as NAME`.",
-        )
-    return name
+    return next((f"{kind} {other!r}" for kind, other in every if seen(other) == seen(name)), "")
 
 
 def _as_seen(name: str) -> str:
@@ -62,8 +81,16 @@ def _as_seen(name: str) -> str:
 
 
 @contextmanager
-def composed(wish: Wish, files: Mapping[str, bytes], settings: Settings) -> Iterator[tuple[Catalog, Profile]]:
+def composed(
+    wish: Wish, files: Mapping[str, bytes], settings: Settings, *, new: bool = False
+) -> Iterator[tuple[Catalog, Profile]]:
     """A catalog with the person's bundle, in a folder that is there inside the `with` block; and its profile.
+
+    Args:
+        wish: the bundle's name, whose it is, and its profile.
+        files: path below the bundle's folder → content.
+        settings: say where the catalog is.
+        new: nobody has that name yet, so that it may not look like one of the catalog.
 
     Raises:
         Mistakes: in the bundle, by its own paths.
@@ -74,7 +101,7 @@ def composed(wish: Wish, files: Mapping[str, bytes], settings: Settings) -> Iter
     if not tag.is_release(wish.release):  # it becomes the name of a file
         raise RefitError(f"{wish.release!r} can't be the name of a release.", hint="take 2026a, for instance.")
     shipped = load.load_catalog(settings.catalog)
-    check_name(wish.name, shipped)
+    (check_new_name if new else check_name)(wish.name, shipped)
     with TemporaryDirectory(prefix="own-", dir=settings.folder("running")) as folder:
         root = Path(folder) / "catalog"
         own = root / "bundles" / _FOLDER.format(wish.name)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.authoring.own.catalog import Wish, check_name, composed
+from flows.authoring.own.catalog import Wish, check_name, check_new_name, composed, looks_like
 from flows.catalog import load
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
@@ -45,14 +45,26 @@ def test_a_bundle_of_ones_own_is_a_profile_of_a_catalog_that_goes(own: Settings)
 
 def test_it_is_never_called_like_one_of_the_catalog(own: Settings) -> None:
     assert "The catalog has a bundle 'minimal'" in said(own, replace(WISH, name="minimal"))
-    for twin in ("minima1", "mlnlmal", "rninimal", "min1mal"):
-        assert "The catalog has a bundle 'minimal'" in said(own, replace(WISH, name=twin))
     for name in ("../x", "Mine", "a-b", "", "min\u0456mal", "minimal\u200b", "ｍinimal"):
         assert "can't be the name" in said(own, replace(WISH, name=name))
     for name, kind in (("jupyter", "an IDE"), ("deb12", "an operating system")):  # stages have their names in theirs
         assert f"The catalog has {kind} {name!r}" in said(own, replace(WISH, name=name))
     for release in ("../../../x", "", "2026", "/etc/x"):  # it becomes the name of a file
         assert "can't be the name of a release" in said(own, replace(WISH, release=release))
+
+
+@pytest.mark.parametrize("twin", ["minima1", "mlnlmal", "rninimal", "min1mal"])
+def test_a_name_that_looks_like_one_of_the_catalog_is_refused_as_long_as_nobody_has_it(
+    own: Settings, twin: str
+) -> None:
+    wish = replace(WISH, name=twin)
+    with pytest.raises(RefitError, match="The catalog has a bundle 'minimal'"), composed(wish, FILES, own, new=True):
+        pass
+    with composed(wish, FILES, own) as (_, profile):  # of a night, or at the start of a session
+        assert profile.bundle.name == twin
+    assert looks_like(twin, load.load_catalog(ROOT)) == "a bundle 'minimal'" and not looks_like(
+        "mine", load.load_catalog(ROOT)
+    )
 
 
 def test_a_name_that_leads_to_a_successor_is_not_to_be_had() -> None:
@@ -62,7 +74,9 @@ def test_a_name_that_leads_to_a_successor_is_not_to_be_had() -> None:
     )
     retired = replace(whole, releases={"2026a": release})
     with pytest.raises(RefitError, match="a retired bundle 'legacy'"):
-        check_name("1egacy", retired)
+        check_name("legacy", retired)
+    with pytest.raises(RefitError, match="a retired bundle 'legacy'"):
+        check_new_name("1egacy", retired)
     assert check_name("other", retired) == "other" and check_name("legacy", whole) == "legacy"
 
 
