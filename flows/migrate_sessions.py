@@ -122,6 +122,7 @@ def migrate_sessions(
         return tuple(foreseen(line) for line in planning.plan(sessions or [], to))
     if sessions:
         planned = planning.plan(sessions, to)
+        planning.agree(planned)
         results = move_wave(1, planned, settings, FailureBudget(planned))
         _show(results)
         _alert(results, settings)

@@ -31,6 +31,7 @@ from flows.migrations.planning.consent import terms
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
 from flows.migrations.planning.rollout_state import RolloutState
+from flows.migrations.rollouts.foreign_builds import NOBODYS, ForeignBuilds
 from flows.migrations.rollouts.store import Rollouts
 from flows.migrations.rollouts.targets import targets
 from flows.sessions.events import Kind
@@ -188,7 +189,7 @@ def _overdue(
         return frozenset()
     wishes, rules = PreferenceStore(database).all(), policies(settings)
     rollout = PlanInput(now(), newest, settings.migration, settings.idle_state_hours)
-    overdue = set()
+    overdue = dict[str, Session]()
     for session in behind:
         candidate = Candidate(
             session,
@@ -199,8 +200,10 @@ def _overdue(
         )
         deadline = terms(candidate, newest[_key(session)], rollout).deadline
         if deadline is not None and deadline < rollout.now.timestamp():
-            overdue.add(session.name)
-    return frozenset(overdue)
+            overdue[session.name] = session
+    # No deadline moves a session onto an image by another person's own recipe.
+    foreign = ForeignBuilds(settings, database).judge(overdue.values(), newest)
+    return frozenset(name for name in overdue if foreign.get(name, NOBODYS) == NOBODYS)
 
 
 def _key(session: Session) -> ImageKey:

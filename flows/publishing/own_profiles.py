@@ -186,6 +186,23 @@ class OwnProfiles:
             stems.setdefault(owner, set()).add(stem)
         return {owner: frozenset(of_owner) for owner, of_owner in sorted(stems.items())}
 
+    def had_by(self, stems: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Stem → the people who have its name or have built it, also before they gave it back; the last builder first.
+
+        Builds stay on record, so that a name nobody ever had is one of the catalog alone.
+        """
+        parts = {stem: stem.removeprefix("cuda-").split("-")[1:2] for stem in stems}
+        bundles = {bundle for names in parts.values() for bundle in names}
+        built = select(OwnBuildRow.bundle, OwnBuildRow.owner).where(OwnBuildRow.bundle.in_(bundles))
+        latest = built.group_by(OwnBuildRow.bundle, OwnBuildRow.owner).order_by(func.max(OwnBuildRow.began).desc())
+        taken = select(OwnBundleRow.name, OwnBundleRow.owner).where(OwnBundleRow.name.in_(bundles))
+        with Session(self.database) as rows:
+            pairs = [*map(tuple, rows.execute(taken)), *map(tuple, rows.execute(latest))]
+        return {
+            stem: tuple(dict.fromkeys(owner for bundle, owner in pairs if bundle in names))
+            for stem, names in parts.items()
+        }
+
     def find(self, name: str) -> OwnProfile | None:
         """The one of this name, or with this stem; none: there is none."""
         either = (OwnBundleRow.name == name) | (OwnBundleRow.profile == name)

@@ -15,8 +15,8 @@ CODES: dict[type[StrEnum], str] = {
     Consent: "agreed forced starts",
     Health: "open passed failed inconclusive unapproved",
     Phase: "intent done failed skipped deferred interrupted reopened",
-    Reason: "current stopped no-image refused moving unfinished held failed not-offered other-maker busy unknown "
-    "ask untold next-start blocked "
+    Reason: "current stopped no-image refused moving unfinished held failed not-offered other-maker "
+    "unknown-maker busy unknown ask untold next-start blocked "
     "gpu room paused aborted superseded gate never state pinned snoozed deferred pull quiet window frozen late",
     RolloutStatus: "running paused aborted superseded",
 }

@@ -209,12 +209,13 @@ def latest_pin(line: Decision, wish: UpdatePreferences, deadline: datetime | Non
     return until if until > (now + timedelta(days=1)).date() else None
 
 
-def answers(pin: date | None) -> tuple[tuple[str, str], ...]:
-    """The answers of an owner who may pin the session until that day. Pure."""
-    return (*ANSWERS, (f"{PIN}{pin}", f"Not before {pin}")) if pin else ANSWERS
+def answers(pin: date | None, *, agrees: bool = True) -> tuple[tuple[str, str], ...]:
+    """The answers of an owner who may pin the session until that day, and may agree by such an answer. Pure."""
+    given = tuple(answer for answer in ANSWERS if agrees or answer[0] != AGREES)
+    return (*given, (f"{PIN}{pin}", f"Not before {pin}")) if pin else given
 
 
-def wish_of(answer: str, image: str, now: datetime, pin: date | None = None) -> dict[str, Any]:
+def wish_of(answer: str, image: str, now: datetime, pin: date | None = None, *, agrees: bool = True) -> dict[str, Any]:
     """The fields of a wish that an answer sets; none for what isn't an answer. Pure.
 
     Args:
@@ -222,11 +223,12 @@ def wish_of(answer: str, image: str, now: datetime, pin: date | None = None) -> 
         image: digest of the image that is to come.
         now: when it was heard.
         pin: until which day the session may be pinned now; none: not at all.
+        agrees: whether an answer from inside of the session may agree to the image.
     """
     if answer.startswith(PIN) and pin:
         with suppress(ValueError):
             return chosen_mode(Mode.pin, str(min(date.fromisoformat(answer.removeprefix(PIN)), pin)))
-    if answer not in dict(ANSWERS):
+    if answer not in dict(answers(None, agrees=agrees)):
         return {}
     return {"agreed": image} if answer == AGREES else {"snoozed_until": now + read_duration(answer)}
 

@@ -36,7 +36,7 @@ from flows.migrations.notifications.notice import (
     when,
     wish_of,
 )
-from flows.migrations.planning.rollout import Decision
+from flows.migrations.planning.rollout import Action, Decision
 from flows.sessions.activity.evidence import Look
 from flows.sessions.activity.probes import see
 from flows.sessions.activity.verdict import judge
@@ -129,7 +129,7 @@ class Notifier:
             for notice in pages.notices().values():
                 if not notice.answer or not notice.id.startswith(line.new):
                     continue
-                if changes := wish_of(notice.answer, line.new, now(), self._pin(line)):
+                if changes := wish_of(notice.answer, line.new, now(), self._pin(line), agrees=_may_agree(line)):
                     self._wishes.change(line.session, by=f"{line.session}, {pages.where}", **changes)
                     pages.forget_answer(notice.id)
                     return True
@@ -246,7 +246,7 @@ class Notifier:
             when=when(line),
             deadline=self._deadline(line.session),
             left=left,
-            answers=answers(self._pin(line)),
+            answers=answers(self._pin(line), agrees=_may_agree(line)),
             page=f"{self._settings.public_url}{routes.page(line.session)}" if self._settings.hub_wanted else "",
             command=self._has_command(line.session),
         )
@@ -288,6 +288,14 @@ def remove_called_off(sessions: Sessions, history: History, session: Session) ->
     if is_called_off(history.events(session=session.name, kinds=kinds)):
         with suppress(RefitError):  # it was stopped again
             login_notice.leave(sessions.engine, session, "")
+
+
+def _may_agree(line: Decision) -> bool:
+    """Whether an answer in the home counts as consent: a program of the image that is asked about may have written it.
+
+    The programs of somebody else's image are that person's, and they run as the session's user. Pure.
+    """
+    return not line.by and line.action is not Action.skip
 
 
 def _names(names: Iterable[str]) -> str:

@@ -116,9 +116,14 @@ def zone_of(candidate: Candidate) -> ZoneInfo:
 
 
 def mode(candidate: Candidate) -> Mode:
-    """When a session moves; an image by another person's own recipe comes to nobody who wasn't asked."""
-    by_policy = candidate.policy.mode
-    return candidate.wish.mode or (Mode.ask if candidate.by and by_policy is not Mode.pin else by_policy)
+    """When a session moves.
+
+    An image by another person's own recipe comes to nobody who hasn't agreed to this very image. A mode is chosen once
+    for all images, and from inside a session as well, so none but a pin counts then.
+    """
+    if candidate.by and candidate.wish.mode is not Mode.pin:
+        return Mode.ask
+    return candidate.wish.mode or candidate.policy.mode
 
 
 def _pinned(candidate: Candidate, clock: ZoneInfo) -> int:
@@ -157,7 +162,7 @@ def _lets_state_go(candidate: Candidate) -> bool:
 
 def _deadline(candidate: Candidate, clock: ZoneInfo) -> int | None:
     """When a session is moved whether it fits or not: its clock starts with a notice that was delivered."""
-    if candidate.notified is None or (candidate.by and mode(candidate) is Mode.ask):
+    if candidate.notified is None or candidate.by:
         return None
     notified_at = candidate.notified.timestamp()
     soonest, days = notified_at + candidate.policy.notice_hours * _HOUR, candidate.policy.deadline_days
@@ -170,7 +175,7 @@ def _deadline(candidate: Candidate, clock: ZoneInfo) -> int | None:
 def _waits(candidate: Candidate) -> tuple[Reason | None, str]:
     """The reason for which a session has to wait; unknown activity is activity."""
     chosen, seen = mode(candidate), candidate.seen
-    if chosen is Mode.ask:
+    if chosen is Mode.ask or candidate.by:  # a pin that has ended
         return Reason.ask, f"{candidate.by}'s own recipe made it" if candidate.by else ""
     if chosen is Mode.next_start:
         return Reason.next_start, ""

@@ -30,6 +30,7 @@ class Outlook:
         at: before which moment it doesn't move of itself; none: nothing but `reason` keeps it.
         deadline: when it moves whatever works in it; none: never, as far as its owner was told.
         agreed: its owner has agreed to be interrupted.
+        by: another person whose own recipe made that image; empty: it is of the catalog, or its owner's.
     """
 
     mode: Mode
@@ -38,6 +39,7 @@ class Outlook:
     at: datetime | None = None
     deadline: datetime | None = None
     agreed: bool = False
+    by: str = ""
 
     @property
     def is_behind(self) -> bool:
@@ -59,7 +61,8 @@ def outlook(candidate: Candidate, rollout: PlanInput) -> Outlook:
     idle = Seen(candidate.session.name, Verdict.idle, rollout.now, True, ())
     held = terms(replace(candidate, seen=idle), new, rollout)
     later = held.ready > rollout.now.timestamp() + 1
-    reason = why_not(candidate, new) or _WAYS.get(rollout.ways.get(new, RolloutStatus.running)) or held.waits
+    waits = held.reason if later and held.reason is Reason.pinned else held.waits
+    reason = why_not(candidate, new) or _WAYS.get(rollout.ways.get(new, RolloutStatus.running)) or waits
     return Outlook(
         chosen,
         new,
@@ -67,4 +70,5 @@ def outlook(candidate: Candidate, rollout: PlanInput) -> Outlook:
         datetime.fromtimestamp(held.ready, UTC) if later else None,
         None if held.deadline is None else datetime.fromtimestamp(held.deadline, UTC),
         held.free,
+        candidate.by,
     )

@@ -95,8 +95,9 @@ _HINTS = {
     Reason.moving: "`refit migrate status --watch` shows how it goes.",
     Reason.unfinished: "`refit migrate recover`.",
     Reason.held: "`refit migrate history {name}`.",
-    Reason.not_offered: "offer it: `refit profile offer`, or take another: `refit session change-profile {name} …`.",
-    Reason.other_maker: "`refit session change-profile {name} …` gives it another profile, or this one as it is today.",
+    Reason.not_offered: "the person who made it can offer it (again); another profile can be taken instead.",
+    Reason.other_maker: "a change of profile gives it another one, or this one as it is today.",
+    Reason.unknown_maker: "try again once the registry answers; a change of profile gives it an image that is known.",
     Reason.gpu: "`refit gpu list` shows who has them.",
     Reason.pinned: "`refit session updates mode {name} when-idle` takes the pin away.",
 }

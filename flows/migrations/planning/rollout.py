@@ -40,6 +40,7 @@ class Reason(StrEnum):
     failed = "failed"
     not_offered = "not-offered"
     other_maker = "other-maker"
+    unknown_maker = "unknown-maker"
     # It moves when something has happened of which nobody knows when it will.
     busy = "busy"
     unknown = "unknown"
@@ -80,8 +81,9 @@ _REASONS = {
     Reason.unfinished: "its last move is unfinished; `refit migrate recover` ends it",
     Reason.held: "its last move is held; `refit migrate history` says what to do",
     Reason.failed: "its move to this image was rolled back; `refit migrate run --session` tries again",
-    Reason.not_offered: "its profile is another person's own, and is offered to its owner no longer",
-    Reason.other_maker: "the name of its profile belongs to somebody now who didn't make the image that it has",
+    Reason.not_offered: "its image is made by another person's own recipe, which isn't offered to its owner",
+    Reason.other_maker: "the next image of its profile was made by somebody else than the one that it has",
+    Reason.unknown_maker: "nobody can tell by whose recipe its image or the next one was made",
     Reason.busy: "it is busy",
     Reason.unknown: "nobody knows whether it is busy",
     Reason.ask: "its owner has to agree",
@@ -152,7 +154,7 @@ class Candidate:
         running: whether it runs.
         obstacle: why it stays, whatever the plan: the remains of an earlier move, or an image that isn't for it.
         owner: its owner; empty: nobody who is known to have other sessions.
-        by: another person whose own profile it has; empty: it has one of the catalog, or of its owner.
+        by: another person whose own recipe made its next image; empty: it is of the catalog, or its owner's.
         host: where it runs.
         policy: its policy, with the word of its profile and release.
         wish: its owner's preferences.
@@ -249,6 +251,7 @@ class Decision:
         due: from when on it moves, were there room for all; none: nobody knows.
         starts: its owner starts it just now, so that nobody is in it.
         home: the effects on its home besides, and their cost, in words; empty: there are none.
+        by: another person whose own recipe made the image, so that its owner alone agrees to it; empty: nobody.
         machine: that it has to leave a machine which goes down, and by when, in words; empty: it hasn't.
         pull: bytes (compressed) of its new image that have to be pulled first, as far as anybody has looked.
     """
@@ -269,6 +272,7 @@ class Decision:
     pull: int = 0
     home: str = ""
     machine: str = ""
+    by: str = ""
 
     @property
     def consent(self) -> Consent | None:

@@ -349,6 +349,7 @@ class WaveScheduler:
             deadline=None if deadline is None else datetime.fromtimestamp(deadline, UTC),
             forced=forced,
             agreed=case.terms.free,
+            by=case.candidate.by,
             due=at if due is None else datetime.fromtimestamp(due, UTC),
         )
         if slot is not None:

@@ -1,23 +1,22 @@
-"""Sessions on the own profiles of other people: whether they may have its next build, and by whom that is.
+"""Sessions and the builds of people's own recipes: whether a session may have its next image, and by whom that is.
 
 Nobody vouches for such a recipe but the person who wrote it, and it may change after somebody has started a session of
-it. So its next build comes only while it is offered to the session's owner, from the person who made the image that the
-session has. The name of a profile that was given back may be another person's by now.
+it. A name carries no trust: it is given back, taken by others, dropped by the catalog. So the makers of both images
+decide, the one that a session has and the one that it is to have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
+from flows.catalog import load
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.core.settings.personal_builds import OWNER_LABEL
-from flows.images.registry import Registry
 from flows.migrations.planning.rollout import ImageKey, Reason
+from flows.publishing.makers import Makers
 from flows.publishing.own_profiles import OwnProfile, OwnProfiles
 from flows.sessions.model import Session
 from flows.sessions.people import rights
@@ -26,11 +25,11 @@ from flows.sessions.store import Store
 
 @dataclass(frozen=True)
 class Foreign:
-    """The profile of a session is a person's own, and not its owner's.
+    """The next image of a session was made by the own recipe of a person who isn't its owner, or can't come to it.
 
     Attributes:
-        by: that person; empty: it is its owner's, or an operator's session.
-        obstacle: why it doesn't get the next build; none: it does, once its owner agrees.
+        by: that person; empty: it is its owner's, or of the catalog.
+        obstacle: why it doesn't get that image; none: it does, once its owner agrees.
     """
 
     by: str
@@ -45,63 +44,78 @@ class ForeignBuilds:
 
     def __init__(self, settings: Settings, database: Engine) -> None:
         self._settings, self._profiles, self._store = settings, OwnProfiles(database), Store(database)
-        self._makers: dict[str, str | None] = {}
+        self._makers = Makers(settings, database)
 
     def judge(self, sessions: Iterable[Session], images: Mapping[ImageKey, str]) -> Mapping[str, Foreign]:
-        """Session → what keeps it from builds of other people; those of the catalog's profiles are missing.
+        """Session → the judgement on its next image; those are missing that have it already, or are to have none.
 
         Args:
-            sessions: those that may be moved.
+            sessions: those that may be moved, whosever they are.
             images: the image that each profile of each release is to be on.
         """
-        stems = self._profiles.owners()
-        concerned = [one for one in sessions if one.profile in stems and not one.owned_by]
-        if not concerned:
+        next_images = [(one, images.get((one.profile, one.release), "")) for one in sessions]
+        going = [(one, new) for one, new in next_images if new not in ("", one.image)]
+        if not going:
             return {}
-        profiles = {stem: self._profiles.find(stem) for stem in {one.profile for one in concerned}}
+        makers = self._makers.of({image: one.profile for one, new in going for image in (one.image, new)})
+        vouched = self._vouched() if any(makers[new] == "" != makers[one.image] for one, new in going) else ()
+        own = {one.profile for one, new in going if makers[new]}
+        profiles = {stem: self._profiles.find(stem) for stem in own}
         owners, accounts = self._store.owners(), rights.last(self._settings).rights.accounts
         judged = dict[str, Foreign]()
-        for session in concerned:
-            new = images.get((session.profile, session.release), "")
-            if new and (own := profiles[session.profile]):
-                person = owners.get(session.name, "") if accounts is not None else ""
-                groups = accounts[person].groups if accounts and person in accounts else frozenset[str]()
-                makers = self._maker(session.image), self._maker(new)
-                judged[session.name] = foreign(own, person, groups, *makers)
+        for session, new in going:
+            person: str | None = owners.get(session.name, "") if accounts is not None else ""
+            account = (accounts or {}).get(person or "")
+            judged[session.name] = foreign(
+                None if session.owned_by else person,
+                account.groups if account else (),
+                profiles.get(session.profile),
+                (makers[session.image], makers[new]),
+                vouched=(session.profile, session.release) in vouched,
+            )
         return judged
 
-    def by(self, session: Session) -> str:
-        """Another person whose own profile a session may have; empty: it has one of the catalog, or of its owner."""
-        owner, person = self._profiles.owners().get(session.profile, ""), self._store.owners().get(session.name, "")
-        return owner if person != owner and rights.last(self._settings).rights.accounts is not None else ""
+    def of(self, session: Session, image: str) -> Foreign:
+        """The judgement on one session that is to have this image."""
+        judged = self.judge([session], {(session.profile, session.release): image})
+        return judged.get(session.name, NOBODYS)
 
-    def _maker(self, image: str) -> str | None:
-        """The person of whose own recipe an image was made; empty: it is of the catalog; none: nobody can tell."""
-        if self._makers.get(image) is None:
-            self._makers[image] = None
-            with suppress(RefitError):
-                registry = Registry(self._settings)
-                manifest = registry.manifest(registry.repository, image, recall=True)
-                labels = registry.config(registry.repository, manifest)["config"].get("Labels") or {}
-                self._makers[image] = str(labels.get(OWNER_LABEL, ""))
-        return self._makers[image]
+    def _vouched(self) -> frozenset[ImageKey]:
+        """The profiles and releases of the catalog of today; none if it can't be read."""
+        try:
+            releases = load.load_catalog(self._settings.catalog).releases.values()
+        except RefitError:
+            return frozenset()
+        return frozenset((profile.stem, profile.release) for release in releases for profile in release.profiles)
 
 
-def foreign(own: OwnProfile, person: str, groups: Iterable[str], maker: str | None, next_maker: str | None) -> Foreign:
+def foreign(
+    person: str | None,
+    groups: Iterable[str],
+    own: OwnProfile | None,
+    makers: tuple[str | None, str | None],
+    *,
+    vouched: bool,
+) -> Foreign:
     """The judgement on one session. Pure.
 
     Args:
-        own: the profile of a person's own that has the name of its profile.
-        person: its owner; empty: it is an operator's.
+        person: its owner; empty: it is an operator's; none: it is kept by others, and nobody here knows whose it is.
         groups: those of its owner.
-        maker: the person who made its image; empty: it is of the catalog; none: nobody can tell.
-        next_maker: the same of the image that it is to be on.
+        own: the profile of a person's own that has the name of its profile; none: nobody has that name.
+        makers: the persons who made its image and the one that it is to have; empty: the catalog's; none: unknown.
+        vouched: whether the catalog of today has its profile.
     """
-    if next_maker == "":
-        return NOBODYS
-    by = "" if person in ("", own.owner) else own.owner
-    if not maker == next_maker == own.owner:
-        return Foreign(by, Reason.other_maker)
-    if by and not own.may_be_started_by(person, groups):
+    maker, next_maker = makers
+    if next_maker is None:
+        return Foreign("", Reason.unknown_maker)
+    if not next_maker:
+        if vouched or maker == "":
+            return NOBODYS
+        return Foreign("", Reason.other_maker if maker else Reason.unknown_maker)
+    by = "" if person in ("", next_maker) else next_maker
+    if maker != next_maker:
+        return Foreign(by, Reason.unknown_maker if maker is None else Reason.other_maker)
+    if by and not (own and own.owner == by and own.may_be_started_by(person or "", groups)):
         return Foreign(by, Reason.not_offered)
     return Foreign(by)

@@ -54,7 +54,7 @@ class Observer:
 
     Attributes:
         others: sessions that others own.
-        foreign: sessions on profiles of other people's own.
+        foreign: judges images that were made by people's own recipes.
     """
 
     def __init__(self, settings: Settings, sessions: Sessions, database: Engine, pulls: ImagePulls) -> None:
@@ -87,7 +87,7 @@ class Observer:
             spared: those that aren't looked at.
         """
         moves = self.moves()
-        foreign = self.foreign.judge((s.session for s in asked if has_other_image(s.session, images)), images)
+        foreign = self.foreign.judge((status.session for status in asked), images)
         candidates = self.candidates(statuses, moves, images if look else {}, spared, foreign)
         sizes = self._to_pull(asked, images) if pull else {}
         rollouts = self._rollouts.all()

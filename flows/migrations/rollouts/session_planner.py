@@ -130,6 +130,12 @@ class SessionPlanner:
         self._latest = self._plan(names, to, origin, begin=begin)
         return self._latest[0]
 
+    def agree(self, decisions: Iterable[Decision]) -> None:
+        """Write down that whoever names these sessions has agreed to the images that other people's recipes made."""
+        for line in decisions:
+            if line.by:
+                PreferenceStore(self.database).change(line.session, caller(), agreed=line.new)
+
     def of_refit(self, decisions: Iterable[Decision]) -> tuple[Decision, ...]:
         """The lines of sessions that Refit has made, into which notices can be brought."""
         return tuple(line for line in decisions if line.session not in self._owned)
@@ -186,8 +192,7 @@ class SessionPlanner:
         session, last = status.session, Journal(self.database).last(status.session.name)
         wish = PreferenceStore(self.database).all().get(session.name, UpdatePreferences())
         policy = policies(self._settings).get(image_key(session), self._policy.sessions)
-        by = self._observer.foreign.by(session)
-        chosen = mode(Candidate(session, running=False, policy=policy, wish=wish, by=by))
+        chosen = mode(Candidate(session, running=False, policy=policy, wish=wish))
         missed = last is not None and last.state is State.skipped
         asked = chosen is Mode.next_start or (missed and chosen is Mode.when_idle)
         # Packages that were installed by hand are seen only in a container that runs.

@@ -24,9 +24,10 @@ from flows.migrations.move_steps import StepName
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.consent import frozen, objection
 from flows.migrations.planning.policies import policies
-from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
+from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput, Reason
 from flows.migrations.rehearsals.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
 from flows.migrations.results import NOTHING, Deferred, Outcome, Unproven
+from flows.migrations.rollouts.foreign_builds import NOBODYS, Foreign, ForeignBuilds
 from flows.migrations.steps import environments, home_snapshots, packages, previous_containers, shutdown_notice
 from flows.migrations.steps.move_context import MoveContext, says_used, stays_cold
 from flows.sessions.activity import hook
@@ -54,6 +55,7 @@ class Forward:
     def __init__(self, context: MoveContext) -> None:
         self._context, self._settings, self._sessions = context, context.settings, context.sessions
         self._watch = Watch(context.settings, context.sessions.engine)
+        self._foreign = ForeignBuilds(context.settings, context.journal.database)
         self._wishes, self._history = PreferenceStore(context.journal.database), History(context.journal.database)
 
     def check(self, move: Move) -> Outcome:
@@ -171,6 +173,7 @@ class Forward:
 
         The data is what is open in it, which the stop ends.
         """
+        self.require_agreed(move)
         if move.consent is Consent.starts:
             return Outcome(move.consent.text)
         with visiting(self._sessions.engine, move.before) as visit:
@@ -192,6 +195,24 @@ class Forward:
         with suppress(RefitError):  # then its kernels are ended by what is started only then, or by the stop
             self._sessions.prepare_stop(move.before)
         return Outcome(move.consent.text, data=ends.to_json())
+
+    def require_agreed(self, move: Move) -> None:
+        """Let no image of somebody's own recipe come that may not, or no longer, since it was planned.
+
+        Raises:
+            Deferred: the offer ended, the consent was taken back, or nobody can tell now who made the images.
+        """
+        foreign = self._judged(move)
+        if foreign.obstacle:
+            raise Deferred(foreign.obstacle.text)
+        if foreign.by and self._wish(move.before.name).agreed != move.after.image:
+            raise Deferred(Reason.ask.text)
+
+    def _judged(self, move: Move) -> Foreign:
+        """The judgement on the image; one that a person has chosen beside all rollouts was judged by them."""
+        if move.back_to or move.relocates or move.wave is None:
+            return NOBODYS
+        return self._foreign.of(move.before, move.after.image)
 
     def objection_to(self, move: Move) -> Callable[[Look], str]:
         """The objections of a last look to the stop; the catalog is read for it, before anybody waits."""

@@ -53,6 +53,7 @@ class OthersSteps:
 
     def look(self, move: Move) -> Outcome:
         """Look once more right before the stop: such a session can't be closed meanwhile."""
+        self._forward.require_agreed(move)
         if move.consent:
             return Outcome(move.consent.text)
         keeper = self._keeper(move)

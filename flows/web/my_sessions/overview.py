@@ -27,7 +27,6 @@ from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
 from flows.migrations.rollouts.foreign_builds import Foreign, ForeignBuilds
 from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.migrations.rollouts.store import Rollouts
-from flows.migrations.rollouts.targets import has_other_image
 from flows.publishing import evidence, image_comparison
 from flows.publishing.signatures import Publications
 from flows.sessions.events import Kind
@@ -233,6 +232,7 @@ class Lookout:
             at=ahead.at,
             deadline=ahead.deadline,
             agreed=ahead.agreed,
+            by=ahead.by,
         )
 
     def _outlooks(self, sessions: Iterable[Session]) -> dict[str, tuple[Outlook, UpdatePreferences]]:
@@ -241,7 +241,7 @@ class Lookout:
         wishes, notified = PreferenceStore(self.database), self._notified()
         ways = {image: other.way for image, other in Rollouts(self.database).all().items()}
         rollout = PlanInput(now(), self._newest(), self.settings.migration, ways=ways)
-        foreign = self._foreign.judge((s for s in every if has_other_image(s, rollout.targets)), rollout.targets)
+        foreign = self._foreign.judge(every, rollout.targets)
         return {
             session.name: (outlook(self._candidate(session, wish, notified, foreign.get(session.name)), rollout), wish)
             for session in every

@@ -71,6 +71,7 @@ class Update:
         at: before which moment it doesn't move of itself; none: no such moment.
         deadline: when it moves whatever works in it; none: never, as far as its owner was told.
         agreed: its owner has agreed to be interrupted.
+        by: another person whose own recipe made that image; empty: it is of the catalog, or its owner's.
         when: all that in words.
     """
 
@@ -85,6 +86,7 @@ class Update:
     at: datetime | None = None
     deadline: datetime | None = None
     agreed: bool = False
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,8 @@ def when(ahead: Outlook, snoozed: datetime | None, at: datetime) -> str:
     if ahead.reason is Reason.pinned and ahead.at:
         return f"You have pinned it: it doesn't move before {day(ahead.at)}."
     if ahead.reason is not None:
-        return f"It doesn't move yet: {_FOR_OWNERS.get(ahead.reason, ahead.reason.text)}.{last}"
+        whose = f". {ahead.by}'s own recipe made that image, and nobody else vouches for it" if ahead.by else ""
+        return f"It doesn't move yet: {_FOR_OWNERS.get(ahead.reason, ahead.reason.text)}{whose}.{last}"
     return f"It moves by itself when nobody works in it.{last}"
 
 

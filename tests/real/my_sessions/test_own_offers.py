@@ -96,6 +96,12 @@ def test_a_member_sees_and_starts_it_and_for_somebody_else_it_isnt_there(
     publish(hub, made(hub.settings, base, "changed since then", MINE, "ada"))
     line = next_build(hub, "kai--tools")
     assert (line.action, line.reason, line.detail) == (Action.wait, Reason.ask, "ada's own recipe made it")
+    assert of_kai("POST", "/sessions/kai--tools/mode", json={"mode": "when-idle"}).status_code == 200
+    assert next_build(hub, "kai--tools").reason is Reason.ask
+    wait_until(lambda: of_kai("GET", "/sessions/kai--tools").json()["update"]["by"] == "ada")
+    when = of_kai("GET", "/sessions/kai--tools").json()["update"]["when"]
+    assert "you are to agree. ada's own recipe made that image" in when
+    assert "ada&#39;s own recipe" in kai.sees(f"{BASE}/sessions/kai--tools")
     offered.offer("adas", "ada", ())
     line = next_build(hub, "kai--tools")
     assert (line.action, line.reason) == (Action.skip, Reason.not_offered)

@@ -74,11 +74,14 @@ def _move(context: VerbContext, caller: Caller, name: str, _: Nothing) -> MySess
     # The last word holds: an owner who agrees to move now has no pin, and hasn't put it off any more.
     unpinned: dict[str, Any] = {"mode": None, "until": None} if update.mode is Mode.pin else {}
     _change(context, caller, name, agreed=update.image.digest, snoozed_until=None, **unpinned)
-    return context.act(caller, name, "move", lambda: _moved(context, name, update.changes))
+    image, changes = update.image.digest, update.changes
+    return context.act(caller, name, "move", lambda: _moved(context, name, image, changes))
 
 
-def _moved(context: VerbContext, name: str, changes: str) -> str:
+def _moved(context: VerbContext, name: str, image: str, changes: str) -> str:
     [line] = SessionPlanner(context.settings).plan([name], "")
+    if line.by and line.new != image:
+        raise Problem(Code.refused, f"{line.by} has published another image meanwhile.", hint="look at it first.")
     return outcome_sentence(MoveExecutor.open(context.settings).carry_out(line, changes))
 
 

@@ -148,6 +148,7 @@ def test_whoever_was_told_within_the_step_or_has_answered_isnt_reminded() -> Non
 )
 def test_an_answer_is_a_wish_and_nothing_else_is(answer: str, wish: dict[str, object]) -> None:
     assert wish_of(answer, "new", NOW) == wish
+    assert wish_of(answer, "new", NOW, agrees=False) == ({} if answer == "now" else wish)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +168,7 @@ def test_a_button_pins_for_a_week_and_never_past_a_deadline(
 ) -> None:
     assert latest_pin(decision(Action.wait, Reason.busy), wish, deadline, NOW) == pin
     assert latest_pin(decision(Action.wait, Reason.next_start), wish, deadline, NOW) is None
+    assert dict(answers(pin, agrees=False)) == {key: text for key, text in answers(pin) if key != "now"}
     offered = answers(pin)
     assert offered[: len(ANSWERS)] == ANSWERS and len(offered) == len(ANSWERS) + bool(pin)
     if pin:

@@ -46,6 +46,11 @@ def test_the_state_of_a_session(
         (Outlook(Mode.when_idle, "new", agreed=True), "as you have agreed"),
         (Outlook(Mode.pin, "new", Reason.pinned, NOW), "You have pinned it"),
         (Outlook(Mode.when_idle, "new", Reason.snoozed, NOW), "You have put it off until 2026-11-25 09:00 UTC"),
+        (Outlook(Mode.ask, "new", Reason.ask), "you are to agree."),
+        (
+            Outlook(Mode.ask, "new", Reason.ask, by="ada"),
+            "to agree. ada's own recipe made that image, and nobody",
+        ),
         (Outlook(Mode.when_idle, "new", Reason.held), "looked at by the operator"),
     ],
 )
