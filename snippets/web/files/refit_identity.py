@@ -1,8 +1,10 @@
 """Keeps what lets people into this server from the programs that it leads to: at ports, and behind the page of an IDE.
 
-jupyter-server-proxy passes all headers of a request on. With the token of this server, or the cookie of a login, a
-program that logs its requests would have written down what opens the whole session.
+jupyter-server-proxy passes all headers and parameters of a request on. With the token of this server, or the cookie of
+a login, a program that logs its requests would have written down what opens the whole session.
 """
+
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from jupyter_server.auth.identity import PasswordIdentityProvider
 
@@ -25,14 +27,30 @@ class IdentityProvider(PasswordIdentityProvider):
         return user
 
     def keep_to_itself(self, handler):
-        """Leave a program its own cookies and its own `Authorization`."""
-        headers = handler.request.headers
+        """Leave a program its own `Authorization`, its own parameters and its own cookies."""
+        request, headers = handler.request, handler.request.headers
         sent = self.auth_header_pat.match(headers.get("Authorization", ""))
-        if sent and self.token and sent[2].strip() == self.token:
+        if sent and self._is_token(sent[2]):
             del headers["Authorization"]
-        login = f"{self.get_cookie_name(handler)}="
-        cookies = [one.strip() for one in headers.get("Cookie", "").split(";")]
-        others = [one for one in cookies if one and not one.startswith(login)]
+        request.query = self._without_token(request.query)
+        if "Referer" in headers:
+            page = urlsplit(headers["Referer"])
+            headers["Referer"] = urlunsplit(page._replace(query=self._without_token(page.query)))
+        # One line of cookies each: what Tornado joins can't be told from a value with a comma.
+        cookies = [cookie.strip() for line in headers.get_list("Cookie") for cookie in line.split(";")]
+        others = [cookie for cookie in cookies if cookie and not self._is_login(cookie, handler)]
         headers.pop("Cookie", None)
         if others:
             headers["Cookie"] = "; ".join(others)
+
+    def _is_token(self, text):
+        return bool(self.token) and text.strip() == self.token
+
+    def _without_token(self, query):
+        pairs = query.split("&")
+        return "&".join(pair for pair in pairs if not any(self._is_token(value) for _, value in parse_qsl(pair)))
+
+    def _is_login(self, cookie, handler):
+        """Whether it is a login at this server, under whatever host: browsers send cookies to all ports of a host."""
+        name = cookie.partition("=")[0]
+        return name.startswith("username-") or name == self.get_cookie_name(handler)
