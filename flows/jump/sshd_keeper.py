@@ -13,12 +13,16 @@ import psutil
 
 
 def targets(pids: Iterable[int], port: int) -> frozenset[str]:
-    """The addresses to which processes are connected at a port."""
+    """The addresses to which processes are connected at a port.
+
+    A process that has ended leads nowhere. Until its parent has heard of that, its files belong to the machine's root,
+    who is nobody in a namespace of users.
+    """
     led = set[str]()
     for pid in pids:
         try:
             ends = psutil.Process(pid).net_connections("tcp")
-        except psutil.NoSuchProcess:
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
         led |= {end.raddr.ip for end in ends if end.raddr and end.raddr.port == port}
     return frozenset(led)
