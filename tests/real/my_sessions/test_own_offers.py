@@ -101,7 +101,8 @@ def test_a_member_sees_and_starts_it_and_for_somebody_else_it_isnt_there(
     wait_until(lambda: of_kai("GET", "/sessions/kai--tools").json()["update"]["by"] == "ada")
     when = of_kai("GET", "/sessions/kai--tools").json()["update"]["when"]
     assert "you are to agree. ada's own recipe made that image" in when
-    assert "ada&#39;s own recipe" in kai.sees(f"{BASE}/sessions/kai--tools")
+    page = kai.sees(f"{BASE}/sessions/kai--tools")
+    assert "ada&#39;s own recipe" in page and f'name="image" value="{line.new}"' in page
     offered.offer("adas", "ada", ())
     line = next_build(hub, "kai--tools")
     assert (line.action, line.reason) == (Action.skip, Reason.not_offered)

@@ -18,7 +18,7 @@ from flows.sessions.wishes import PreferenceStore
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.problems import Code, Problem
 from flows.web.my_sessions.session_view import MySession
-from flows.web.my_sessions.verbs.context import EVERY, ONE, UP, Nothing, Parameters, Verb, VerbContext
+from flows.web.my_sessions.verbs.context import EVERY, ONE, UP, Parameters, Verb, VerbContext
 from flows.web.people.scopes import Scope
 
 with lazily(globals()):
@@ -37,6 +37,17 @@ MODES: dict[str, str] = {
     Mode.pin.value: "not before the day",
     Mode.forced_by.value: "on the day at the latest",
 }
+
+
+class Seen(Parameters):
+    """The image that somebody has looked at."""
+
+    image: str = Field(
+        "",
+        max_length=100,
+        description="Digest of the image that you agree to (`update.image`): no other one comes; empty: the newest.",
+        json_schema_extra={"hidden": True},
+    )
 
 
 class Later(Parameters):
@@ -62,11 +73,13 @@ class When(Parameters):
     day: Annotated[date | None, Field(description="For pin and forced-by, within 30 days.", title="Day")] = None
 
 
-def _move(context: VerbContext, caller: Caller, name: str, _: Nothing) -> MySession:
+def _move(context: VerbContext, caller: Caller, name: str, seen: Seen) -> MySession:
     session = context.mine(caller, name)
     update = session.update
     if update is None or update.image is None:
         raise Problem(Code.refused, "The session has the newest image of its profile.")
+    if seen.image not in ("", update.image.digest):
+        raise Problem(Code.refused, "A newer image has come since you looked.", hint="look at it first.")
     if session.state not in UP:
         raise Problem(Code.refused, "The session doesn't run.", hint="start it first; then it can be moved.")
     if update.reason in _CLOSED:
@@ -135,6 +148,7 @@ VERBS = (
         Scope.updates,
         "Move a session onto its newest image now, whatever works in it; a failed move is undone.",
         _move,
+        Seen,
         later=True,
         button="Move now",
         shown=UP,

@@ -26,10 +26,12 @@ from flows.sessions.people.rights import Heard
 from flows.sessions.preferences import chosen_mode
 from flows.sessions.store import Store
 from flows.sessions.wishes import PreferenceStore
+from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.overview import Lookout
 from flows.web.my_sessions.problems import Problem
 from flows.web.my_sessions.verbs import update_verbs
 from flows.web.my_sessions.verbs.context import VerbContext
+from flows.web.people.scopes import Scope
 from tests.support.planning import NEW, NOW, candidate, policy, rollout
 from tests.support.simulated.engine import SimulatedEngine
 from tests.support.simulated.fleet import PROFILE, RELEASE, Fleet, fleet
@@ -186,6 +188,10 @@ def test_the_owner_who_is_asked_is_told_by_whose_recipe_the_image_is(sessions: F
 def test_an_image_that_came_after_somebody_agreed_is_asked_about_anew(sessions: Fleet) -> None:
     with pytest.raises(Problem, match="ada has published another image meanwhile"):
         update_verbs._moved(VerbContext(sessions.settings), BOB, "sha256:the one before", "")
+    bob, seen = Caller("bob", frozenset(Scope)), update_verbs.Seen(image="sha256:the one before")
+    with pytest.raises(Problem, match="A newer image has come since you looked"):
+        update_verbs._move(VerbContext(sessions.settings), bob, BOB, seen)
+    assert PreferenceStore(sessions.database).of(BOB).agreed == ""
 
 
 def test_at_a_start_it_comes_only_to_those_who_agreed_and_have_the_offer(sessions: Fleet) -> None:
