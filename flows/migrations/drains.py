@@ -77,11 +77,14 @@ class MachineDrains:
         return tuple(filter(None, at_once(self._move, going, self._sessions.engine.at_once)))
 
     def _bring_back(self) -> None:
-        """Start the sessions that ought to run and whose containers are gone."""
+        """Start the sessions that ought to run and whose containers are gone.
+
+        After a move that couldn't go back, the home may be restored in part: a person looks at it first.
+        """
         if not (lost := self._sessions.machines.lost()):
             return
         due = {status.session.name for status in self._sessions.all() if status.should_run} & lost
-        free = [name for name in sorted(due) if self._may(name)]
+        free = [name for name in sorted(due) if self._may(name) and not self._is_held(name)]
         for name, problem in bring(self._settings, self._executor, free).items():
             self._rests[name] = now() + timedelta(seconds=_REST_SECONDS)
             logger.warning("%s has lost its machine, and is %s", name, f"not back: {problem}" if problem else "back")
@@ -90,6 +93,9 @@ class MachineDrains:
         """Whether nobody else acts on a session, and it wasn't tried a moment ago."""
         at_work = held(self._journal.database, f"session {name}")
         return f"session {name}" not in at_work and self._rests.get(name, now()) <= now()
+
+    def _is_held(self, name: str) -> bool:
+        return (last := self._journal.last(name)) is not None and last.state is State.held
 
     def _hold_back_evictions(self) -> None:
         if self._refused:
