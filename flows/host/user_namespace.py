@@ -11,6 +11,7 @@ from functools import cache
 
 from flows.core.errors import RefitError
 from flows.core.programs import command
+from flows.core.programs.command import CommandTimeout
 
 # Of the program in there.
 UID = 1
@@ -40,18 +41,18 @@ def outer_uid() -> int:
     try:
         table = command.run([*ENTER, "cat", "/proc/self/uid_map"], limit=10).stdout
     except RefitError as error:
-        raise NoNamespace(str(error)) from None
+        raise NoNamespace(str(error)) from error
     if (uid := outside(table, UID)) is None:
         raise NoNamespace("This user has no range in /etc/subuid.")
     return uid
 
 
 def is_possible() -> bool:
-    """Whether this user gets such a namespace."""
+    """Whether this user gets such a namespace. A machine that is too busy to say so in time is believed to give one."""
     try:
         return outer_uid() > 0
-    except NoNamespace:
-        return False
+    except NoNamespace as error:
+        return isinstance(error.__cause__, CommandTimeout)
 
 
 def outside(table: str, uid: int) -> int | None:

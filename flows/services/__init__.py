@@ -18,7 +18,7 @@ from flows.services import privacy, process, systemd
 from flows.services.embedded import all_services
 from flows.services.prefect_services import prefect_environment, prefect_login
 from flows.services.service import Service
-from flows.services.supervision import Supervisor
+from flows.services.supervision import end_started
 
 __all__ = [
     "ServiceState",
@@ -91,11 +91,14 @@ def up(settings: Settings, only: Collection[str] = ()) -> tuple[ServiceState, ..
 
 
 def down(settings: Settings) -> tuple[str, ...]:
-    """End what `up` started, last first, with everything that it started; the titles of what was ended."""
+    """End what `up` started, last first, with everything that it started; the titles of what was ended.
+
+    A service that the settings no longer ask for is told by its name.
+    """
     with process.alone(settings):
         ended = tuple(service.title for service in reversed(all_services(settings)) if process.end(service))
-        Supervisor(settings.folder("services")).end()
-        return ended
+        # The settings, or this machine, may ask for less than when `up` started them.
+        return ended + end_started(settings.folder("services"))
 
 
 def status(settings: Settings) -> tuple[ServiceState, ...]:

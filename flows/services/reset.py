@@ -13,7 +13,7 @@ from flows.core.settings import Settings
 from flows.host import mounts, tools
 from flows.services import process
 from flows.services.embedded import all_services
-from flows.services.supervision import Supervisor
+from flows.services.supervision import end_started
 from flows.sessions.containers.networks import SessionNetworks
 from flows.sessions.homes import copying
 
@@ -77,7 +77,7 @@ def reset(settings: Settings, names: Collection[str], begins: Callable[[Part], o
         with process.alone(settings):
             for service in reversed(all_services(settings)):
                 process.end(service)
-            Supervisor(settings.folder("services")).end()
+            end_started(settings.folder("services"))
     for part in parts:
         begins(part)
         if part.name == "containers":

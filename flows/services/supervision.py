@@ -218,6 +218,23 @@ class Supervisor:
         )
 
 
+def started(services: Path) -> tuple[str, ...]:
+    """The names of all services that run and that `up` started, whatever the settings ask for now."""
+    folders = sorted(folder for folder in services.glob(f"*/{NOTES}") if folder.parent.name != FOLDER)
+    return tuple(folder.parent.name for folder in folders if process_records.noted(folder))
+
+
+def end_started(services: Path) -> tuple[str, ...]:
+    """End the supervisor, and all services that `up` started and that still run; the names of those."""
+    names = started(services)
+    Supervisor(services).end()
+    # One that the supervisor was just starting may have noted itself only then.
+    names = tuple(dict.fromkeys((*names, *started(services))))
+    for name in names:
+        process_records.end_recorded(services / name / NOTES, _END_SECONDS)
+    return names
+
+
 def kept(services: Path) -> dict[str, bool]:
     """Name → whether the supervisor would start it again; of each service that runs and that `up` started.
 

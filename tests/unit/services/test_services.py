@@ -14,9 +14,10 @@ import pytest
 from flows import services
 from flows.core import settings
 from flows.core.errors import RefitError
+from flows.core.programs import process_records, spawn
 from flows.core.settings import Settings, environment
-from flows.services import embedded, prefect_services, process, systemd, tickets
-from tests.support.waiting import free_port
+from flows.services import embedded, prefect_services, process, reset, systemd, tickets
+from tests.support.waiting import PATIENCE, free_port, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -325,3 +326,20 @@ def test_an_address_that_this_machine_lacks_is_no_obstacle_where_it_is_the_secon
     )
     with pytest.raises(RefitError, match="bind_address"):
         process.refuse_taken_port(replace(embedded.gateway(Settings(home=tmp_path)), address="2001:db8::7", port=port))
+
+
+@pytest.mark.parametrize("way", ["down", "reset"])
+def test_a_service_that_the_settings_ask_for_no_longer_is_ended_as_well(tmp_path: Path, way: str) -> None:
+    chosen = Settings(home=tmp_path, hub=False, jump_port=0)
+    folder = chosen.folder("services", "jump")
+    notes = folder / "processes"
+    spawn.start(["sleep", "1000"], env=dict(os.environ), cwd=folder, log=folder / "log", notes=notes)
+    wait_until(lambda: process_records.noted(notes), 10 * PATIENCE)
+    [noted] = process_records.noted(notes)
+    assert "jump" not in [one.name for one in embedded.all_services(chosen)]
+    if way == "down":
+        assert services.down(chosen) == ("jump",) and services.down(chosen) == ()
+    else:
+        reset.reset(chosen, ["services"])
+        assert not folder.exists()
+    assert not noted.alive
