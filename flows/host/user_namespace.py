@@ -7,14 +7,15 @@ of this machine is known there: the programs of the system belong to nobody.
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from functools import cache
 
 from flows.core.errors import RefitError
 from flows.core.programs import command
 from flows.core.programs.command import CommandTimeout
 
-# Of the program in there.
-UID = 1
+# `nobody`, and what is no uid for old programs.
+_NOBODIES = (65_534, 65_535)
 ENTER = ("unshare", "--user", "--map-root-user", "--map-auto", "--")
 _HINT = (
     "install uidmap (shadow-utils) and util-linux 2.38 or newer, and give this user a range of others, like: "
@@ -29,9 +30,20 @@ class NoNamespace(RefitError):
         super().__init__("There is no namespace of users for a program of Refit's.", why=why, hint=_HINT)
 
 
+@dataclass(frozen=True)
+class Uid:
+    """The uid of the program, and the same number as its group: inside of the namespace, and outside."""
+
+    inner: int
+    outer: int
+
+
 @cache
-def outer_uid() -> int:
-    """The uid that the program has outside of the namespace.
+def uid() -> Uid:
+    """The uid that the program gets.
+
+    It is the last one of the range: all rootless containers and builds of this user are in the same range, and use
+    the first ones.
 
     Raises:
         NoNamespace: this user gets none.
@@ -39,26 +51,42 @@ def outer_uid() -> int:
     if not shutil.which("newuidmap"):
         raise NoNamespace("newuidmap isn't installed.")
     try:
-        table = command.run([*ENTER, "cat", "/proc/self/uid_map"], limit=10).stdout
+        uids, gids = (
+            command.run([*ENTER, "cat", f"/proc/self/{kind}_map"], limit=10).stdout for kind in ("uid", "gid")
+        )
     except RefitError as error:
         raise NoNamespace(str(error)) from error
-    if (uid := outside(table, UID)) is None:
-        raise NoNamespace("This user has no range in /etc/subuid.")
-    return uid
+    if (chosen := last(uids, gids)) is None:
+        raise NoNamespace("This user has no range in /etc/subuid and /etc/subgid.")
+    return chosen
 
 
 def is_possible() -> bool:
     """Whether this user gets such a namespace. A machine that is too busy to say so in time is believed to give one."""
     try:
-        return outer_uid() > 0
+        return uid().inner > 0
     except NoNamespace as error:
         return isinstance(error.__cause__, CommandTimeout)
 
 
-def outside(table: str, uid: int) -> int | None:
-    """The uid outside of a namespace of one inside, by the text of its `uid_map`; none: it isn't mapped. Pure."""
-    for line in table.splitlines():
-        inner, outer, count = map(int, line.split())
-        if inner <= uid < inner + count:
-            return outer + uid - inner
+def last(uids: str, gids: str) -> Uid | None:
+    """The last uid of a namespace that is a group as well, by the texts of its `uid_map` and `gid_map`. Pure."""
+    end = min(max((inner + count - 1 for inner, _, count in _ranges(table)), default=0) for table in (uids, gids))
+    for inner in range(end, max(end - 1 - len(_NOBODIES), 0), -1):
+        outer = outside(uids, inner)
+        if inner not in _NOBODIES and outer is not None and outside(gids, inner) is not None:
+            return Uid(inner, outer)
     return None
+
+
+def outside(table: str, inner: int) -> int | None:
+    """The uid outside of a namespace of one inside, by the text of its `uid_map`; none: it isn't mapped. Pure."""
+    for first, outer, count in _ranges(table):
+        if first <= inner < first + count:
+            return outer + inner - first
+    return None
+
+
+def _ranges(table: str) -> list[tuple[int, int, int]]:
+    """First uid inside, first uid outside, and how many; of each line of a `uid_map`."""
+    return [(int(inner), int(outer), int(count)) for inner, outer, count in map(str.split, table.splitlines())]

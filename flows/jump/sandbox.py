@@ -10,11 +10,14 @@ Where Refit isn't root, all of it is inside of another namespace, which has user
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 
 from flows.core.atomic_files import write_whole
+from flows.core.errors import RefitError
 from flows.core.programs import command, spawn
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.host import user_namespace
 from flows.jump import authorized_keys_command, sshd_keeper
@@ -42,8 +45,11 @@ class Sandbox:
         self._folder = settings.folder("services", "jump")
         self._namespace: Namespace | None = None
         self._is_root = os.geteuid() == 0
-        # As it is called where the sshd is.
-        self._uid = settings.jump_uid if self._is_root else user_namespace.UID
+
+    @property
+    def _uid(self) -> int:
+        """The uid of the sshd, as it is called where that runs."""
+        return self._settings.jump_uid if self._is_root else user_namespace.uid().inner
 
     @property
     def uid(self) -> int:
@@ -52,7 +58,7 @@ class Sandbox:
         Raises:
             NoNamespace: Refit isn't root, and there is none for it.
         """
-        return self._uid if self._is_root else user_namespace.outer_uid()
+        return self._settings.jump_uid if self._is_root else user_namespace.uid().outer
 
     @property
     def socket(self) -> Path:
@@ -74,8 +80,7 @@ class Sandbox:
                 file.unlink(missing_ok=True)
             command.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "refit-jump", "-f", draft])
             command.run(["chmod", "0400", draft])
-            enter = () if self._is_root else user_namespace.ENTER
-            command.run([*enter, "chown", f"{self._uid}:0", draft])
+            self._give(draft)
             draft.with_suffix(".pub").replace(etc / "host_key.pub")
             draft.replace(key)
         (public,) = read_keys((etc / "host_key.pub").read_text(encoding="ascii"), "host_key.pub")
@@ -84,6 +89,7 @@ class Sandbox:
     def prepare(self) -> None:
         """Write what it reads."""
         self.host_key()
+        self._keep_host_key_readable()
         etc, shared, uid = self._open_folder("etc"), self._open_folder("shared"), self._uid
         shell = "/bin/sh"  # by which sshd runs the one command that it knows
         _publish(etc / "passwd", f"root:x:0:0:root:/:/usr/sbin/nologin\n{JUMP_USER}:x:{uid}:{uid}::/:{shell}\n")
@@ -142,6 +148,29 @@ class Sandbox:
             *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all"),
             *("--bounding-set=-all", "--no-new-privs", SSHD, "-D", "-e", "-f", "/etc/sshd_config"),
         )
+
+    def _keep_host_key_readable(self) -> None:
+        """Give the private key to the user that the sshd has now: `jump_uid` and /etc/subuid may have changed.
+
+        Raises:
+            RefitError: it is a user's that is none of Refit's any more.
+        """
+        key = self._folder / "etc" / "host_key"
+        if (owner := key.stat().st_uid) == self.uid:
+            return
+        try:
+            self._give(key)
+        except ProgramFailed:
+            raise RefitError(
+                "The sshd of the jump host can't read its host key.",
+                why=f"It belongs to uid {owner}, which is no longer in this user's range of /etc/subuid.",
+                hint=f"as root: chown {self.uid} {shlex.quote(str(key))}",
+            ) from None
+
+    def _give(self, file: Path) -> None:
+        """Make the user of the sshd the owner of a file."""
+        enter = () if self._is_root else user_namespace.ENTER
+        command.run([*enter, "chown", f"{self._uid}:0", file])
 
     def _open_folder(self, name: str) -> Path:
         """A folder that the user of the sshd can read; nobody gets to it but through the namespace."""

@@ -87,7 +87,7 @@ def jump(settings: Settings) -> Iterable[Finding]:
         return
     if os.geteuid() != 0:
         try:
-            uid = user_namespace.outer_uid()
+            uid = user_namespace.uid().outer
         except user_namespace.NoNamespace as error:
             yield Finding("way in by ssh", False, error.why, f"{error.hint} Or set `jump_port` to 0.")
             return
