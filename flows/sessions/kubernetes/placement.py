@@ -133,7 +133,15 @@ class Placement:
         with suppress(ClusterError):  # the right to read them may lack
             events = self._cluster.list("events")
         return "\n".join(
-            filter(None, (records.waits_for(pod), *records.unbound(seen), *records.warnings(events, [name, *claims])))
+            filter(
+                None,
+                (
+                    records.waits_for(pod),
+                    *records.back_offs(pod),
+                    *records.unbound(seen),
+                    *records.warnings(events, [name, *claims]),
+                ),
+            )
         )
 
     def _give_slot(self, pod: SessionPod, slot: str, session: Session, opened: str | None) -> Mapping[str, Any]:

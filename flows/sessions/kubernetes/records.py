@@ -150,7 +150,7 @@ def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any], as
         container=container,
         image=tried if runs else "",
         tried=tried,
-        trouble="" if _begins_again(state, over) else trouble(state),
+        trouble="" if _begins_again(state, over, opened.get("container", "")) else trouble(state),
         asked=asked,
         had=int(opened.get("generation", 0)) if seen and not (is_open or late or ended) else 0,
         code=int(over.get("exitCode", -1)) if over.get("containerID") == opened.get("container") else -1,
@@ -185,6 +185,8 @@ def opened(
 ENDS_AGAIN = "CrashLoopBackOff"
 # Exit codes by which runtimes and shells say that a program could not be begun.
 _NEVER_BEGUN = (126, 127, 128)
+# The process 1 of a slot that has lived for so long has waited for a program, as it ought to.
+_HAS_RUN = timedelta(seconds=5)
 # Kubernetes' own reasons of a container that waits and will go on waiting.
 _TROUBLES = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
@@ -198,15 +200,29 @@ def trouble(state: Mapping[str, Any]) -> str:
     return f"{waiting['reason']}: {waiting.get('message', '')}" if waiting.get("reason") in _TROUBLES else ""
 
 
-def _begins_again(state: Mapping[str, Any], over: Mapping[str, Any]) -> bool:
+def _begins_again(state: Mapping[str, Any], over: Mapping[str, Any], had: str) -> bool:
     """Whether a slot's container has run and will run again: its process 1 ends only with what was begun in it.
+
+    One whose process 1 ends at once can't run on this node: it is for another architecture, for instance.
 
     Args:
         state: of the container, as the API server tells of it.
         over: the end of the one before.
+        had: the id of the container in which the program of the slot ran; empty: none did.
     """
     waits = (state.get("waiting") or {}).get("reason") == ENDS_AGAIN
-    return waits and over.get("exitCode") not in (None, *_NEVER_BEGUN)
+    if not waits or over.get("exitCode") in (None, *_NEVER_BEGUN):
+        return False
+    began, ended = (_moment(str(over.get(key) or "")) for key in ("startedAt", "finishedAt"))
+    ran = ended - began if began and ended else timedelta()
+    return bool(had and over.get("containerID") == had) or ran >= _HAS_RUN
+
+
+def back_offs(told: Mapping[str, Any]) -> Iterator[str]:
+    """The slots of a Pod that kubelet doesn't begin just now, each in its words."""
+    for seen in (told.get("status") or {}).get("containerStatuses") or ():
+        if why := trouble(seen.get("state") or {}):
+            yield f"{seen['name']}: {why}"
 
 
 def waits_for(told: Mapping[str, Any]) -> str:

@@ -212,13 +212,31 @@ def test_a_session_that_ran_before_is_lost_with_its_pod_and_counts_as_one_that_e
     assert records.lost([waits], [rests], records.ran([record])) == frozenset()
 
 
-@pytest.mark.parametrize(("code", "never"), [(0, False), (137, False), (128, True)])
-def test_a_slot_that_kubelet_begins_later_is_waited_for_unless_it_never_began(code: int, never: bool) -> None:
-    pod = told({}, {"a": 1}, {"a": "A"})
+@pytest.mark.parametrize(
+    ("code", "had", "seconds", "never"),
+    [
+        (0, "A", 0, False),
+        (137, "A", 0, False),
+        (128, "A", 0, True),
+        (255, "", 0, True),
+        (132, "of the image before", 1, True),
+        (139, "", 30, False),
+        (1, "", None, True),
+    ],
+)
+def test_a_slot_that_kubelet_begins_later_is_waited_for_unless_it_never_began(
+    code: int, had: str, seconds: int | None, never: bool
+) -> None:
+    pod = told({"a": running(1, had)} if had else {}, {"a": 1}, {"a": "A"})
     (seen,) = pod["status"]["containerStatuses"]
     seen["state"] = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}
-    seen["lastState"] = {"terminated": {"exitCode": code, "containerID": "A"}}
+    over: dict[str, object] = {"exitCode": code, "containerID": "A"}
+    if seconds is not None:
+        over |= {"startedAt": "2026-11-26T12:00:00Z", "finishedAt": f"2026-11-26T12:00:{seconds:02}Z"}
+    seen["lastState"] = {"terminated": over}
     assert records.pod(pod).slots[0].trouble == ("CrashLoopBackOff: back-off 40s" if never else "")
+    assert [*records.back_offs(pod)] == ["a: CrashLoopBackOff: back-off 40s"]
+    assert [*records.back_offs({})] == []
 
 
 @pytest.mark.parametrize(
