@@ -30,6 +30,7 @@ from flows.sessions.kubernetes.snapshot_ways import (
     kept,
     labelled,
     live,
+    make_claim,
     remove_claim,
 )
 from flows.sessions.model import Session
@@ -255,7 +256,7 @@ class ClusterSnapshots:
             return
         for volume, claim in own.items():
             labels = {PART: volume, _CALLED: called}
-            self._cluster.ensure(CLAIMS, snapshot_ways.claim_of(claim, session, _SPARE, labels, self._cluster))
+            make_claim(self._cluster, snapshot_ways.claim_of(claim, session, _SPARE, labels, self._cluster))
         mounts, copies = live(session, read_only=True), kept(session, own, read_only=False)
         with self._pods.mounted(session, [*mounts, *copies]) as work:
             if (size := _size(work, mounts)) > most:
@@ -264,13 +265,32 @@ class ClusterSnapshots:
                 work.call("mirror", mount.folder, copy.folder)
 
     def forget_spare(self, called: str) -> bool:
-        """Remove the copies that were made for a rehearsal; returns whether there were any."""
+        """Remove the copies that were made for a rehearsal; returns whether there were any.
+
+        Those that no label names go too: a Refit of before that was killed has left them.
+        """
+        self._remove_unnamed_spares(called)
         there = self._remove_spares(**{_CALLED: called})
         if self.keeps and self.by_storage:
             for each in self._cluster.list(SNAPSHOTS, **{SNAPSHOT: labelled(_snapshot_of_spare(called))}):
                 self._cluster.delete(SNAPSHOTS, each["metadata"]["name"])
                 there = True
         return there
+
+    def _remove_unnamed_spares(self, called: str) -> None:
+        """Remove copies that have no label with a name, and wait only for those whose names are wanted now.
+
+        A Pod of a killed rehearsal may have one until Kubernetes ends that Pod.
+        """
+        spares = [each["metadata"] for each in self._cluster.list(CLAIMS, **{KIND: _SPARE})]
+        names = [each["name"] for each in spares if _CALLED not in each["labels"]]
+        if names:
+            self._pods.end_those_with(names)
+        for name in names:
+            if name.startswith(f"refit-{_SPARE}-{called}-"):
+                remove_claim(self._cluster, name)
+            else:
+                self._cluster.delete(CLAIMS, name)
 
     def _remove_spares(self, **labels: str) -> bool:
         """Remove copies with these labels, and first the Pod of a killed Refit that still copies to them."""

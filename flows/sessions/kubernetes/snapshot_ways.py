@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from flows.core import fence
 from flows.sessions.homes.volumes import Part, parts
 from flows.sessions.kubernetes import manifests
-from flows.sessions.kubernetes.cluster import Cluster, ClusterError
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError, Conflict
 from flows.sessions.kubernetes.home_pods import HomePods, Mount
 from flows.sessions.kubernetes.kinds import GROUPS, SNAPSHOTS
 from flows.sessions.kubernetes.manifests import KIND, LABEL, SESSION
@@ -72,6 +72,24 @@ def _mount(claim: str, part: Part, *, read_only: bool) -> Mount:
 def claim_of(name: str, session: Session, kind: str, labels: Mapping[str, str], cluster: Cluster) -> dict[str, Any]:
     """A claim that is no home of a session, though it has the size of one."""
     return manifests.home_claim(name, cluster.options, {**labels, SESSION: session.name, KIND: kind}, session.uid)
+
+
+def make_claim(cluster: Cluster, claim: Mapping[str, Any]) -> None:
+    """Make a claim, unless it is there.
+
+    Raises:
+        ClusterError: one of that name is there for something else, with other labels.
+    """
+    name, labels = claim["metadata"]["name"], claim["metadata"]["labels"]
+    try:
+        cluster.create(CLAIMS, claim)
+    except Conflict:
+        there = (cluster.find(CLAIMS, name) or {"metadata": {}})["metadata"]
+        if not labels.items() <= (there.get("labels") or {}).items():
+            raise ClusterError(
+                f"There is a claim {name} already, made for something else.",
+                hint=f"if nobody needs it, `kubectl delete pvc {name}`; then try again.",
+            ) from None
 
 
 def remove_claim(cluster: Cluster, name: str) -> None:
@@ -210,7 +228,7 @@ class VolumeSnapshots:
             "kind": "VolumeSnapshot",
             "name": snapshot,
         }
-        self._cluster.ensure(CLAIMS, made)
+        make_claim(self._cluster, made)
 
     def forget(self, session: str, id: str) -> None:
         """Remove them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
@@ -11,9 +12,9 @@ import pytest
 from flows.core.database import now
 from flows.core.settings.cluster import Snapshots
 from flows.sessions.kubernetes import rehearsal_budget
-from flows.sessions.kubernetes.cluster import Cluster
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError, Conflict
 from flows.sessions.kubernetes.home_snapshots import RESTORED, TAKEN, ClusterSnapshots
-from flows.sessions.kubernetes.snapshot_ways import Copies, VolumeSnapshots
+from flows.sessions.kubernetes.snapshot_ways import Copies, VolumeSnapshots, claim_of, make_claim
 from tests.support.pods import OPTIONS, SESSION
 
 
@@ -71,3 +72,72 @@ def test_a_set_of_snapshots_that_was_taken_in_part_is_none(monkeypatch: pytest.M
     there[-1] = told(2, "data")
     assert way.newest("ada", "move") == {"": "home-2", "data": "data-2"}
     assert not way.has("ada", "move", ["data", "models"])
+
+
+class Claims:
+    """A cluster with claims alone; those in `busy` go only when their Pods end."""
+
+    options = replace(OPTIONS, snapshots=Snapshots.auto)
+
+    def __init__(self) -> None:
+        self.there: dict[str, dict[str, str]] = {}
+        self.busy: set[str] = set()
+        self.asked_to_go: list[str] = []
+
+    def create(self, resource: str, manifest: Mapping[str, Any]) -> None:
+        name = manifest["metadata"]["name"]
+        if name in self.there:
+            raise Conflict(f"{name} is there.")
+        self.there[name] = manifest["metadata"]["labels"]
+
+    def find(self, resource: str, name: str) -> dict[str, Any] | None:
+        return {"metadata": {"name": name, "labels": self.there[name]}} if name in self.there else None
+
+    def list(self, resource: str, **labels: str) -> list[dict[str, Any]]:
+        if resource == "pods":
+            return []
+        return [
+            {"metadata": {"name": name, "labels": own}}
+            for name, own in self.there.items()
+            if labels.items() <= own.items()
+        ]
+
+    def delete(self, resource: str, name: str) -> None:
+        self.asked_to_go.append(name)
+        if name not in self.busy:
+            del self.there[name]
+
+    def wait(self, resource: str, name: str, until: Callable[[object], bool], seconds: float, told: str) -> None:
+        if not until(self.find(resource, name)):
+            raise ClusterError(told)
+
+
+def test_copies_without_a_name_go_with_the_next_and_keep_no_other_from_going() -> None:
+    claims, kind = Claims(), {"io.refit.kind": "spare"}
+    claims.there = {
+        "refit-spare-ada-0": {**kind},
+        "refit-spare-bob-0": {**kind},
+        "refit-spare-1f-0": {**kind, "io.refit.spare": "1f"},
+        "refit-spare-2e-0": {**kind, "io.refit.spare": "2e"},
+        "refit-copy-1": {"io.refit.kind": "copy"},
+    }
+    claims.busy = {"refit-spare-bob-0"}
+    snapshots = ClusterSnapshots(cast("Cluster", claims))
+    snapshots.__dict__["way"] = Copies.__new__(Copies)
+    assert snapshots.forget_spare("1f")
+    assert {*claims.there} == {"refit-spare-bob-0", "refit-spare-2e-0", "refit-copy-1"}
+    assert "refit-spare-bob-0" in claims.asked_to_go
+    with pytest.raises(ClusterError, match="refit-spare-bob-0 doesn't go"):
+        snapshots.forget_spare("bob")  # its name is wanted
+
+
+def test_a_claim_with_other_labels_is_not_taken_for_ones_own() -> None:
+    claims = Claims()
+    cluster = cast("Cluster", claims)
+    wanted = claim_of("refit-spare-ada-0", SESSION, "spare", {"io.refit.spare": "ada"}, cluster)
+    make_claim(cluster, wanted)
+    claims.there["refit-spare-ada-0"]["of somebody else"] = "too"
+    make_claim(cluster, wanted)
+    claims.there["refit-spare-ada-0"] = {"io.refit.kind": "spare"}
+    with pytest.raises(ClusterError, match="made for something else"):
+        make_claim(cluster, wanted)
