@@ -172,7 +172,9 @@ def test_pages_of_the_hub_for_a_new_session_up_to_its_limits(hub: Hub, page: Pag
     page.get_by_role("button", name="Start").click()
     page.wait_for_url("**/session/una/**")
     assert una.start("more").status_code == 200
-    wait_until(lambda: "You have 2 of 2 sessions" in una.sees(f"{BASE}/"))
+    una.reaches("/session/una--more/api")
+    # While one is being made, the page comes anew by itself, and over the next one that is asked for.
+    wait_until(lambda: "is being made" not in (seen := una.sees(f"{BASE}/")) and "You have 2 of 2 sessions" in seen)
     page.goto(f"{url}{BASE}/")
     look(page, "limits")
     page.goto(f"{url}/hub/spawn/una/third")
