@@ -58,7 +58,9 @@ class _Asked(StreamRequestHandler):
                 fingerprint = self.rfile.readline(_MOST_BYTES).decode("ascii", "replace").strip()
                 if _FINGERPRINT.fullmatch(fingerprint):
                     serving = psutil.Process(psutil.Process(pid).ppid())
-                    self.wfile.write(self.server.answer(fingerprint, serving).encode())
+                    # Where the client has gone just now, the first process of the namespace is the parent.
+                    if serving.uids().real == self.server.uid:
+                        self.wfile.write(self.server.answer(fingerprint, serving).encode())
         except Exception:
             logger.exception("a key can't be looked up")
         finally:
