@@ -2,7 +2,7 @@
 
 The modules here are one move: `move` decides by the table `move_steps`, `executor` carries out and writes to `journal`,
 `recovery` and `orphaned_moves` end what was interrupted. `start_sessions`, `switch_profile` and `drains` begin
-moves outside of rollouts.
+moves outside of rollouts; `lost_sessions` starts those whose containers are gone.
 
 * `rollouts`: all sessions of an image, observed, planned and moved wave by wave.
 * `planning`: which session moves when. Pure.

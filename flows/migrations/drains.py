@@ -19,13 +19,13 @@ from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.core.threads import at_once
 from flows.migrations.executor import MoveExecutor
+from flows.migrations.lost_sessions import LostSessions
 from flows.migrations.move import Move
 from flows.migrations.move_steps import FINAL, State
 from flows.migrations.planning import drain_plan
 from flows.migrations.planning.drain_plan import MACHINE, DrainedSession
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.migrations.results import Result
-from flows.migrations.start_sessions import bring
 from flows.sessions.activity.probes import look_at
 from flows.sessions.activity.seen import Seen
 from flows.sessions.events import Kind
@@ -38,12 +38,16 @@ from flows.sessions.wishes import PreferenceStore
 logger = logging.getLogger("refit.migrations")
 
 BY = "a machine that goes down"
-# Seconds for which a session is left alone that couldn't be moved or started.
+# Seconds for which a session is left alone that couldn't be moved.
 _REST_SECONDS = 60.0
 
 
 class MachineDrains:
-    """Looks again and again which sessions have to leave their machines, or have lost them."""
+    """Looks again and again which sessions have to leave their machines, or have lost them.
+
+    Attributes:
+        lost: those that have lost their machines, which come back in threads of their own.
+    """
 
     def __init__(self, settings: Settings) -> None:
         """Nothing is asked of the engine yet."""
@@ -51,16 +55,17 @@ class MachineDrains:
         self._executor = MoveExecutor.open(settings)
         self._sessions, self._journal = self._executor.sessions, self._executor.journal
         self._history = History(self._journal.database)
+        self.lost = LostSessions(settings, self._executor)
         self._rests: dict[str, datetime] = {}
         self._refused = False
 
     def run_once(self) -> tuple[Result, ...]:
-        """Bring sessions back, tell owners, and move those that may move; the results of these moves.
+        """Begin to bring sessions back, tell owners, and move those that may move; the results of these moves.
 
         Raises:
             RefitError: the engine, the registry or the database doesn't answer.
         """
-        self._bring_back()
+        self.lost.bring_back()
         if not self._minutes:
             return ()
         self._hold_back_evictions()
@@ -76,26 +81,10 @@ class MachineDrains:
         going = [line for line in lines if line.action is Action.migrate]
         return tuple(filter(None, at_once(self._move, going, self._sessions.engine.at_once)))
 
-    def _bring_back(self) -> None:
-        """Start the sessions that ought to run and whose containers are gone.
-
-        After a move that couldn't go back, the home may be restored in part: a person looks at it first.
-        """
-        if not (lost := self._sessions.machines.lost()):
-            return
-        due = {status.session.name for status in self._sessions.all() if status.should_run} & lost
-        free = [name for name in sorted(due) if self._may(name) and not self._is_held(name)]
-        for name, problem in bring(self._settings, self._executor, free).items():
-            self._rests[name] = now() + timedelta(seconds=_REST_SECONDS)
-            logger.warning("%s has lost its machine, and is %s", name, f"not back: {problem}" if problem else "back")
-
     def _may(self, name: str) -> bool:
         """Whether nobody else acts on a session, and it wasn't tried a moment ago."""
         at_work = held(self._journal.database, f"session {name}")
         return f"session {name}" not in at_work and self._rests.get(name, now()) <= now()
-
-    def _is_held(self, name: str) -> bool:
-        return (last := self._journal.last(name)) is not None and last.state is State.held
 
     def _hold_back_evictions(self) -> None:
         if self._refused:

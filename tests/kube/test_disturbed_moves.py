@@ -51,6 +51,13 @@ def slot_of(scene: ClusterScene, generation: int) -> str:
     return next(str(name)[-1] for name, told in opened.items() if told["generation"] == generation)
 
 
+def look_once(scene: ClusterScene) -> None:
+    """Let the waiting page's turn come, and the sessions come back that have lost their Pods."""
+    drains = MachineDrains(scene.settings)
+    drains.run_once()
+    drains.lost.wait()
+
+
 def move_disturbed(scene: ClusterScene, step: str, phase: Phase, disturb: Callable[[], object]) -> State:
     """Move to the other image, disturb that, and let whoever comes afterwards see to what is left; how it ended."""
     journal = DisturbedJournal(scene.settings, step, phase, disturb)
@@ -61,7 +68,7 @@ def move_disturbed(scene: ClusterScene, step: str, phase: Phase, disturb: Callab
     if isinstance(thread := disturb.__dict__.get("thread"), Thread):
         thread.join()
     recover_all(MoveExecutor.open(scene.settings))
-    MachineDrains(scene.settings).run_once()
+    look_once(scene)
     return result.state
 
 
@@ -70,7 +77,7 @@ def is_as_recorded(scene: ClusterScene) -> bool:
     status = scene.sessions.show(NAME)
     if status.running is Running.running and not scene.sessions.engine.by_hand(status.session):
         return True
-    MachineDrains(scene.settings).run_once()
+    look_once(scene)
     return False
 
 

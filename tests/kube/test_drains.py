@@ -161,6 +161,7 @@ def test_a_pod_that_somebody_deletes_comes_back_with_its_home(scene: ClusterScen
     kubectl("delete", pod, "--grace-period=1")
     asked = drains(scene)
     asked.run_once()
+    asked.lost.wait()
     assert scene.sessions.show(NAME).running is Running.running and scene.files() == files
     wait_until(lambda: len(scene.pods()) == 1)
 

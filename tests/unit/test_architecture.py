@@ -191,6 +191,7 @@ POOLS = {
     "core/programs/spawn.py",
     "core/threads.py",
     "images/distributed/build_worker.py",
+    "migrations/lost_sessions.py",
     "migrations/rollouts/concurrency.py",
     "publishing/probe.py",
     "releases/plan.py",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
 
 from flows.core.database import open_database
+from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.migrations import drains
+from flows.migrations import lost_sessions
 from flows.migrations.drains import MachineDrains
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
+from tests.support.waiting import PATIENCE
 
 
 class Machines:
@@ -42,6 +45,10 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
     return machines
 
 
+def without_drains(home: Path) -> Settings:
+    return Settings.model_validate({"home": home, "kubernetes": {"drain_minutes": 0}})
+
+
 @pytest.mark.parametrize(
     ("state", "started"),
     [(State.held, ["bob"]), (State.rolled_back, ["ada", "bob"]), (State.stopped, ["ada", "bob"])],
@@ -55,8 +62,51 @@ def test_a_session_whose_move_could_not_go_back_is_left_to_a_person(
         begun.extend(names)
         return dict.fromkeys(names, "")
 
-    monkeypatch.setattr(drains, "bring", bring)
+    monkeypatch.setattr(lost_sessions, "bring", bring)
     machines.states["ada"] = state
-    without_drains = Settings.model_validate({"home": tmp_path, "kubernetes": {"drain_minutes": 0}})
-    MachineDrains(without_drains).run_once()
-    assert begun == started
+    asked = MachineDrains(without_drains(tmp_path))
+    asked.run_once()
+    asked.lost.wait()
+    assert sorted(begun) == started
+
+
+def test_one_that_does_not_come_up_holds_up_nobody_and_is_tried_less_and_less_often(
+    machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun: list[str] = []
+    kubelet_begins, bob_is_back = Event(), Event()
+
+    def bring(_: Settings, __: object, names: Sequence[str]) -> Mapping[str, str]:
+        begun.extend(names)
+        if names == ["bob"]:
+            bob_is_back.set()
+        elif not kubelet_begins.wait(PATIENCE):
+            raise AssertionError("nobody lets it go on")
+        elif begun.count("ada") == 1:
+            raise RefitError("The database is locked.")
+        return {"ada": "it ends again and again"} if names == ["ada"] else {"bob": ""}
+
+    monkeypatch.setattr(lost_sessions, "bring", bring)
+    monkeypatch.setattr(lost_sessions, "_REST_SECONDS", 0.0)
+    asked = MachineDrains(without_drains(tmp_path))
+    asked.run_once()  # comes back while the one still waits
+    assert bob_is_back.wait(PATIENCE)
+    asked.run_once()
+    assert begun.count("ada") == 1, "it is tried once at a time"
+    kubelet_begins.set()
+    asked.lost.wait()
+    assert "ada has lost its machine, and is not back: The database is locked" in caplog.text
+    asked.run_once()
+    asked.lost.wait()
+    assert begun.count("ada") == 2 and "ada has lost its machine, and is not back: it ends again" in caplog.text
+    monkeypatch.setattr(lost_sessions, "_REST_SECONDS", 60.0)
+    asked.run_once()
+    asked.lost.wait()
+    asked.run_once()
+    asked.lost.wait()
+    assert begun.count("ada") == 3, "it rests"
+
+
+def test_each_failure_doubles_the_rest_up_to_an_hour() -> None:
+    rests = [lost_sessions.rest(failures).total_seconds() for failures in (0, 1, 2, 3, 6, 7, 10**6)]
+    assert rests == [60, 60, 120, 240, 1920, 3600, 3600]
