@@ -27,6 +27,7 @@ from flows.sessions.people.person_keys import KeyTaken, PersonKeys
 from flows.sessions.ssh.keys import read_keys
 from tests.support.laptops import Laptop, greeter, hear
 from tests.support.machine import private_home
+from tests.support.ordinary_user import UID, without_sudo
 from tests.support.variants import LIGHT
 from tests.support.waiting import PATIENCE, free_port, free_span, wait_until
 
@@ -35,6 +36,20 @@ TO_BOB = Share("ada", "ada", Kind.person, "bob")
 # Seconds in which a connection has to end when its right has.
 PROMISED = 2.0
 _NUMBERS = count()
+# As in snippets/base/files/sshd_config, with the files of the session where the machine has them.
+SSHD = """
+Port {port}
+ListenAddress {address}
+HostKey {files}/host_key
+HostCertificate {files}/host_key-cert.pub
+AuthorizedKeysFile {files}/authorized_keys
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+PidFile none
+Subsystem sftp internal-sftp
+"""
 
 
 @dataclass
@@ -286,3 +301,73 @@ def test_the_sshd_sees_nothing_of_this_machine(host: Host) -> None:
     status = Path(f"/proc/{listener.pid}/status").read_text()
     for line in ("CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1"):
         assert line in status
+
+
+@contextmanager
+def session_of_this_user(host: Host, name: str) -> Iterator[None]:
+    """An sshd of the user's own in the place of a session, with the keys and the certificate of that one."""
+    address = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.77"
+    config = host.folder / "sshd_config"
+    files = host.settings.home / "sessions" / name / "ssh"
+    config.write_text(SSHD.format(port=SSH_PORT, address=address, files=files))
+    (Path.home() / "session").mkdir()
+    with subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", config]) as sshd:
+        host.point(name, address)
+        try:
+            yield
+        finally:
+            sshd.terminate()
+
+
+@pytest.mark.skipif(os.geteuid() != UID, reason="test_jump_without_root.py runs it")
+def test_real_programs_come_in_and_are_out_when_the_share_ends_without_sudo(host: Host) -> None:
+    """Only to bring a key into a session, sudo is needed."""
+    host.say(TO_BOB)
+    ada, bob = host.laptop("ada"), host.laptop("bob")
+    known = {ada.fingerprint, bob.fingerprint}
+    wait_until(lambda: known <= {key.fingerprint for key in host.sessions.ssh.people_keys("ada")})
+    services.down(host.settings)
+    with session_of_this_user(host, "ada"), without_sudo():
+        services.up(host.settings, only=["jump"])
+        wait_until(lambda: ada.run("ada", "true").returncode == 0, PATIENCE)
+        use_every_program(ada)
+        get_nowhere_else(host, ada)
+        guest, owner = (one.open("ada.refit", "echo here; exec cat") for one in (bob, ada))
+        for program in (guest, owner):
+            assert program.stdout and program.stdout.readline() == "here\n"
+        try:
+            ends_in_time(guest, host.say)
+            assert owner.poll() is None
+        finally:
+            for program in (guest, owner):
+                program.kill()
+                program.communicate()
+        assert "prohibited" in refused(bob, "ada")
+        services.down(host.settings)
+        assert not host.programs()
+
+
+def use_every_program(ada: Laptop) -> None:
+    said = ada.run("ada", "id -u")
+    assert said.stdout == f"{UID}\n", said.stderr
+    (ada.folder / "notes").write_text("from my laptop\n")
+    assert ada.call("scp", *ada.ssh.split()[1:], "notes", "ada.refit:copied").returncode == 0
+    assert ada.call("rsync", "-e", ada.ssh, "ada.refit:copied", "back").returncode == 0
+    assert (ada.folder / "back").read_text() == "from my laptop\n"
+    assert ada.run("ada", "git init -q --bare project.git").returncode == 0
+    made = "git init -q work && git -C work -c user.name=a -c user.email=a@b commit -q --allow-empty -m first"
+    assert ada.call("sh", "-c", f"{made} && git -C work push -q ada.refit:project.git HEAD:main").returncode == 0
+    assert ada.call("git", "clone", "-q", "-b", "main", "ada.refit:project.git", "again").returncode == 0
+    assert (ada.folder / "again" / ".git").is_dir()
+
+
+def get_nowhere_else(host: Host, ada: Laptop) -> None:
+    hint = ada.call(*ada.ssh.split(), "jump.host.refit", "id")
+    assert "leads to sessions" in hint.stdout and "uid=" not in hint.stdout
+    gateway = f"127.0.0.1:{host.settings.gateway_port}"
+    for target in (gateway, f"127.0.0.1:{SSH_PORT}", f"bob.refit:{SSH_PORT}", "ada.refit:8000"):
+        said = ada.call(*ada.ssh.split(), "-W", target, "jump.host.refit")
+        assert said.returncode != 0 and "prohibited" in said.stderr, target
+    words = ("-N", "-R", f"{free_port()}:ada.refit:{SSH_PORT}", "-o", "ExitOnForwardFailure=yes", "jump.host.refit")
+    back = ada.call(*ada.ssh.split(), *words)
+    assert back.returncode != 0 and "forwarding failed" in back.stderr

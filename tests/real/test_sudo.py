@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,52 +16,13 @@ import pytest
 from flows.core.programs import process_records
 from flows.core.settings import Settings
 from flows.images.builder.workspace import mounts
-from tests.support.machine import ROOT, private_home
+from tests.support.machine import private_home
+from tests.support.ordinary_user import User, somebody
 from tests.support.prefect_api import FINAL, prefect_client
 from tests.support.services import ENDLESS, launch, pids
 from tests.support.waiting import PATIENCE, free_port, wait_until
 
-# A mount namespace of its own knows a user who may do everything by sudo; the machine's own files stay as they are.
-# Checkout, packages and Python may lie in folders that are closed to others. The user may read everything, but
-# access(2), which alembic asks, heeds no capability of theirs; so all of it is bound to where everybody gets.
-ENTER = """
-set -e
-mount --bind "$1/passwd" /etc/passwd
-mount --bind "$1/sudoers" /etc/sudoers
-mount --bind "$2" "$1/python"
-mount --bind "$3" "$1/checkout"
-mount --bind "$4" "$1/packages"
-uid=$5; shift 5
-exec setpriv --reuid "$uid" --regid "$uid" --clear-groups \\
-    --inh-caps +dac_read_search --ambient-caps +dac_read_search "$@"
-"""
-UID = 64_321
 WAITING = f'echo $$ >>"$1"; sleep {ENDLESS} & echo $! >>"$1"; wait'
-
-
-@dataclass(frozen=True)
-class User:
-    """Somebody who isn't root; the user of these tests, if that isn't root."""
-
-    folder: Path
-    python: Path
-    become: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
-
-    def starts(self, code: str, *arguments: str | Path) -> subprocess.Popen[str]:
-        mine = {**os.environ, **self.environment, "HOME": str(self.folder), "REFIT_HOME": str(self.home)}
-        words = [*self.become, self.python, "-c", code, *arguments]
-        return subprocess.Popen(words, env=mine, cwd=self.folder, text=True, stdout=subprocess.PIPE)
-
-    def runs(self, code: str, *arguments: str | Path) -> str:
-        process = self.starts(code, *arguments)
-        output, _ = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0
-        return output
-
-    @property
-    def home(self) -> Path:
-        return self.folder / "home"
 
 
 @pytest.fixture
@@ -73,26 +31,6 @@ def user() -> Iterator[User]:
     with TemporaryDirectory(prefix="refit-user-") as name:
         folder = Path(name)
         yield User(folder, Path(sys.executable)) if os.geteuid() != 0 else somebody(folder)
-
-
-def somebody(folder: Path) -> User:
-    """A user with a Python of their own that finds what is installed for these tests."""
-    (folder / "passwd").write_text(f"root:*:0:0::/root:/bin/sh\nuser:*:{UID}:{UID}::{folder}:/bin/sh\n")
-    (folder / "sudoers").write_text("Defaults use_pty\nuser ALL=(ALL:ALL) NOPASSWD: ALL\n")
-    (folder / "sudoers").chmod(0o440)
-    python = folder / "venv" / "bin" / "python"
-    packages = folder / "venv" / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
-    bound = {name: folder / name for name in ("python", "checkout", "packages")}
-    for made in (*bound.values(), python.parent, packages):
-        made.mkdir(parents=True)
-    python.symlink_to(folder / "python" / "bin" / f"python{sysconfig.get_python_version()}")
-    (folder / "venv" / "pyvenv.cfg").write_text(f"home = {folder}/python/bin\n")
-    (packages / "tests.pth").write_text(f"{bound['checkout']}\n{bound['packages']}\n")
-    os.chown(folder, UID, UID)
-    folder.chmod(0o755)
-    sources = (sys.base_prefix, str(ROOT), sysconfig.get_path("purelib"))
-    become = ("unshare", "--mount", "sh", "-c", ENTER, "sh", str(folder), *sources, str(UID))
-    return User(folder, python, become)
 
 
 def left(note: Path) -> list[int]:

@@ -28,6 +28,10 @@ PATIENCE = round(30 * float(os.environ.get("REFIT_TEST_PATIENCE", "1")))
 # How a program on loopback is asked. Without `verify`, each request reads all authorities: 20 ms of CPU.
 PATIENTLY: dict[str, Any] = {"trust_env": False, "timeout": PATIENCE, "verify": NOBODY}
 _SPANS = Path(tempfile.gettempdir(), "refit-tests-spans")
+# The first ports of spans that whoever started this process has, and gives to it: of those of root, an ordinary user
+# can take none.
+GIVEN_SPANS = "REFIT_TEST_SPANS"
+_GIVEN = [int(first) for first in os.environ.get(GIVEN_SPANS, "").split()]
 _HELD: list[FileLock] = []
 _PORTS: list[int] = []  # of this process's spans, for `free_port`
 T = TypeVar("T")
@@ -50,6 +54,9 @@ def free_port() -> int:
 
 def free_span() -> Span:
     """Twenty loopback ports in a row, which this process has until it ends, whatever else is tested on this machine."""
+    if _GIVEN:
+        first = _GIVEN.pop()
+        return Span(first=first, last=first + 19)
     _SPANS.mkdir(exist_ok=True)
     for first in random.sample(range(20_000, 32_000, 20), k=600):  # below those that Linux gives to clients
         lock = FileLock(_SPANS / str(first))
