@@ -36,6 +36,7 @@ with lazily(globals()):
     from flows.migrations.rehearsals.rehearsal import sweep
     from flows.releases.branches import nights
     from flows.services import doctor, tickets
+    from flows.services.embedded import no_way_in
     from flows.services.main_program import until_told_to_end
     from flows.services.reset import reset as remove_state
     from flows.services.reset import reset_parts
@@ -90,6 +91,11 @@ def _up(settings: Settings) -> bool:
         show_error(f"session {name}: {problem}")
     if unowned := rights.unowned(settings, open_database(settings.database)):
         err.print(session_tables.unowned(unowned), highlight=False, soft_wrap=True)
+    if why := no_way_in(settings):
+        err.print(
+            f"Nobody comes in by ssh from elsewhere. {why.rstrip('.')}. `refit doctor` says how to mend it.",
+            markup=False,
+        )
     serve()
     _show_link(settings)
     return not problems

@@ -12,7 +12,6 @@ from functools import cache
 
 from flows.core.errors import RefitError
 from flows.core.programs import command
-from flows.core.programs.command import CommandTimeout
 
 # `nobody`, and what is no uid for old programs.
 _NOBODIES = (65_534, 65_535)
@@ -59,14 +58,6 @@ def uid() -> Uid:
     if (chosen := last(uids, gids)) is None:
         raise NoNamespace("This user has no range in /etc/subuid and /etc/subgid.")
     return chosen
-
-
-def is_possible() -> bool:
-    """Whether this user gets such a namespace. A machine that is too busy to say so in time is believed to give one."""
-    try:
-        return uid().inner > 0
-    except NoNamespace as error:
-        return isinstance(error.__cause__, CommandTimeout)
 
 
 def last(uids: str, gids: str) -> Uid | None:

@@ -20,20 +20,19 @@ from flows.core.programs import command, spawn
 from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.host import user_namespace
+from flows.host.jump_enclosure import PYTHON, SHARED, SSHD, enclosed, open_folder
 from flows.jump import authorized_keys_command, sshd_keeper
 from flows.jump.namespace import Namespace
 from flows.sessions.model import SSH_PORT
 from flows.sessions.ssh.client import JUMP_USER
 from flows.sessions.ssh.keys import PublicKey, read_keys
 
-SSHD = "/usr/sbin/sshd"
-PYTHON = "/usr/bin/python3"
 # How long somebody may take to log in, in seconds.
 LOGIN_SECONDS = 20
 # Logins under way: from so many on some are refused, from the last number on all; and so many from one address.
 _LOGINS, _LOGINS_OF_ONE = "40:30:60", 15
 _FILES, _PROCESSES = 256, 4096
-_SHARED, _SOCKET, _PROGRAM = "/refit", "monitor", "authorized_keys_command.py"
+_SOCKET, _PROGRAM = "monitor", "authorized_keys_command.py"
 _HINT = "This port leads to sessions. Connect to one by its name, like: ssh NAME.refit"
 
 
@@ -101,11 +100,11 @@ class Sandbox:
         # OpenSSH calls programs of root alone. In a namespace of users, root owns Refit's files and not the system's.
         interpreter = f"{PYTHON} -I -S " if self._is_root else ""
         address, port = self._settings.bind_address, self._settings.jump_port
-        _publish(etc / "sshd_config", configuration(address, port, f"{interpreter}{_SHARED}/{_PROGRAM}"))
+        _publish(etc / "sshd_config", configuration(address, port, f"{interpreter}{SHARED}/{_PROGRAM}"))
         _publish(self.hosts, "")
         hosts = etc / "hosts"  # it changes while the namespace is there, and is exchanged as a whole
         if not hosts.is_symlink():
-            hosts.symlink_to(f"{_SHARED}/{self.hosts.name}")
+            hosts.symlink_to(f"{SHARED}/{self.hosts.name}")
 
     def publish_hosts(self, hosts: str) -> None:
         """From now on names lead where these lines of `/etc/hosts` say."""
@@ -127,27 +126,8 @@ class Sandbox:
     @property
     def argv(self) -> tuple[str, ...]:
         """How it is called."""
-        uid = str(self._uid)
-        rights = [word for name in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{name}")]
-        alone = ("--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent")
-        links = [word for name in ("bin", "sbin", "lib", "lib64") for word in ("--symlink", f"usr/{name}", f"/{name}")]
-        return (
-            *(
-                "bwrap",
-                *alone,
-                "--clearenv",
-                "--setenv",
-                "PATH",
-                "/usr/sbin:/usr/bin:/bin",
-                "--cap-drop",
-                "ALL",
-                *rights,
-            ),
-            *("--ro-bind", "/usr", "/usr", *links, "--dev", "/dev", "--perms", "1777", "--tmpfs", "/tmp"),
-            *("--ro-bind", str(self._folder / "etc"), "/etc", "--ro-bind", str(self.socket.parent), _SHARED, "--"),
-            *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all"),
-            *("--bounding-set=-all", "--no-new-privs", SSHD, "-D", "-e", "-f", "/etc/sshd_config"),
-        )
+        enclosure = enclosed(self._uid, self._folder / "etc", self.socket.parent)
+        return (*enclosure, SSHD, "-D", "-e", "-f", "/etc/sshd_config")
 
     def _keep_host_key_readable(self) -> None:
         """Give the private key to the user that the sshd has now: `jump_uid` and /etc/subuid may have changed.
@@ -173,11 +153,7 @@ class Sandbox:
         command.run([*enter, "chown", f"{self._uid}:0", file])
 
     def _open_folder(self, name: str) -> Path:
-        """A folder that the user of the sshd can read; nobody gets to it but through the namespace."""
-        folder = self._folder / name
-        folder.mkdir(exist_ok=True)
-        folder.chmod(0o755)
-        return folder
+        return open_folder(self._folder / name)
 
 
 def configuration(address: str, port: int, ask: str) -> str:
@@ -191,7 +167,7 @@ def configuration(address: str, port: int, ask: str) -> str:
     lines = {
         **{"Port": port, "ListenAddress": address, "HostKey": "/etc/host_key", "PidFile": "none", "UsePAM": "no"},
         **{"AllowUsers": JUMP_USER, "AuthenticationMethods": "publickey", "AuthorizedKeysFile": "none"},
-        "AuthorizedKeysCommand": f"{ask} {_SHARED}/{_SOCKET} %f",
+        "AuthorizedKeysCommand": f"{ask} {SHARED}/{_SOCKET} %f",
         "AuthorizedKeysCommandUser": JUMP_USER,
         **dict.fromkeys(("AllowAgentForwarding", "AllowStreamLocalForwarding", "X11Forwarding"), "no"),
         **dict.fromkeys(("PermitTunnel", "PermitTTY", "PermitUserRC", "PermitUserEnvironment", "GatewayPorts"), "no"),

@@ -14,7 +14,7 @@ from flows.core.programs import command
 from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.core.threads import at_once
-from flows.host import tools, user_namespace
+from flows.host import jump_enclosure, tools, user_namespace
 from flows.services.doctor_findings import Finding
 
 PYTHON = (3, 11)
@@ -90,6 +90,9 @@ def jump(settings: Settings) -> Iterable[Finding]:
             uid = user_namespace.uid().outer
         except user_namespace.NoNamespace as error:
             yield Finding("way in by ssh", False, error.why, f"{error.hint} Or set `jump_port` to 0.")
+            return
+        if why := jump_enclosure.lack(settings.folder("services", "jump")):
+            yield Finding("way in by ssh", False, why, jump_enclosure.HINT)
             return
         yield Finding("way in by ssh", True, f"its sshd runs with uid {uid}", "")
     yield judge_program(SSHD, _says(SSHD))

@@ -19,7 +19,7 @@ from flows.core.settings import REGISTRY_PASSWORD, Settings
 from flows.core.settings.environment import variables
 from flows.gateway import routes
 from flows.gateway.proxy import NODE
-from flows.host import user_namespace
+from flows.host import jump_enclosure
 from flows.services import prefect_services
 from flows.services.service import Service, inherited_environment, written_secret
 from flows.sessions.ssh.forwarder import HEALTH, Forwarder
@@ -64,8 +64,15 @@ def _jumps(settings: Settings) -> bool:
     if not settings.jump_wanted:
         return False
     if os.geteuid() != 0:
-        return bool(settings.hub) and user_namespace.is_possible()
+        return bool(settings.hub) and not jump_enclosure.lack(settings.folder("services", "jump"))
     return bool(settings.hub) or (_SSHD.exists() and shutil.which("haproxy") is not None)
+
+
+def no_way_in(settings: Settings) -> str:
+    """Why nobody comes in by ssh, though the settings of this ordinary user ask for it; empty: people do."""
+    if os.geteuid() == 0 or not (settings.jump_wanted and settings.hub):
+        return ""
+    return jump_enclosure.lack(settings.folder("services", "jump"))
 
 
 def gateway(settings: Settings) -> Service:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from flows.core.programs import command
-from flows.core.programs.command import CommandTimeout, ProgramFailed
 from flows.host import user_namespace
 from flows.host.user_namespace import NoNamespace, Uid, last, outside
 
@@ -53,15 +51,3 @@ def test_a_machine_without_newuidmap_is_told_what_to_install(monkeypatch: pytest
     with pytest.raises(NoNamespace) as told:
         user_namespace.uid()
     assert told.value.why == "newuidmap isn't installed." and "uidmap" in told.value.hint
-    assert not user_namespace.is_possible()
-
-
-def test_a_machine_that_is_too_busy_to_answer_is_not_one_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(argv: list[str], **_: object) -> None:
-        raise problems.pop(0)(argv, "it failed", "", None, None)
-
-    problems = [CommandTimeout, ProgramFailed]
-    monkeypatch.setattr("shutil.which", str)
-    monkeypatch.setattr(command, "run", run)
-    user_namespace.uid.cache_clear()
-    assert user_namespace.is_possible() and not user_namespace.is_possible()

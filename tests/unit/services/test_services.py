@@ -16,7 +16,8 @@ from flows.core import settings
 from flows.core.errors import RefitError
 from flows.core.programs import process_records, spawn
 from flows.core.settings import Settings, environment
-from flows.services import embedded, prefect_services, process, reset, systemd, tickets
+from flows.host import jump_enclosure, user_namespace
+from flows.services import doctor_programs, embedded, prefect_services, process, reset, systemd, tickets
 from tests.support.waiting import PATIENCE, free_port, wait_until
 
 
@@ -305,6 +306,23 @@ def test_the_way_in_by_ssh_is_there_with_a_hub_and_comes_after_the_forwarder(
     assert not there or names.index("forwarder") < names.index("jump")
     without = embedded.all_services(Settings(home=tmp_path / "other", hub=False, jump_port=port))
     assert "jump" not in [one.name for one in without]
+
+
+@pytest.mark.parametrize("why", ["", "bwrap isn't installed."])
+def test_an_ordinary_user_has_the_way_in_where_they_ask_for_it_and_its_trial_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr(jump_enclosure, "lack", lambda _: why)
+    monkeypatch.setattr(user_namespace, "uid", lambda: user_namespace.Uid(10, 500_009))
+    asked, unasked = (Settings(home=tmp_path, hub=hub) for hub in (True, None))
+    names = [one.name for one in embedded.all_services(asked)]
+    assert ("jump" in names, "forwarder" in names) == (not why, not why)
+    assert embedded.no_way_in(asked) == why and embedded.no_way_in(unasked) == ""
+    assert embedded.no_way_in(Settings(home=tmp_path, hub=True, jump_port=0)) == ""
+    assert "jump" not in [one.name for one in embedded.all_services(unasked)]
+    (finding, *_) = doctor_programs.jump(asked)
+    assert finding.ok == (not why) and (finding.seen == why or not why)
 
 
 @pytest.mark.parametrize("taken", ["127.0.0.1", "::1"])
