@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from dataclasses import replace
 from subprocess import Popen
 from time import monotonic
@@ -13,9 +15,19 @@ from flows.sessions.ssh.keys import added, read_keys, without
 from tests.support.laptops import SECONDS, Laptop
 from tests.support.moving import to
 from tests.support.office import TO_BOB, Office, ready
+from tests.support.people import OUT_SECONDS
 from tests.support.waiting import free_port, wait_until
 
 EXITS = "ExitOnForwardFailure=yes"
+ECHO_PORT = 7007
+ECHO = f"""
+import socket
+listener = socket.create_server(('127.0.0.1', {ECHO_PORT}))
+print('here')
+one, _ = listener.accept()
+while said := one.recv(100):
+    one.sendall(said)
+"""
 
 
 def test_every_program_of_ssh_gets_into_a_session_by_its_name(ada: Laptop) -> None:
@@ -75,6 +87,26 @@ def test_a_guest_comes_in_by_ssh_and_is_out_when_the_share_ends(office: Office, 
     wait_until(lambda: not office.knows("ada", bob))
     assert office.knows("ada", ada) and ada.run("ada", "true").returncode == 0
     assert bob.run("ada", "true").returncode != 0
+
+
+def test_a_tunnel_of_a_guest_ends_in_time_with_the_share(office: Office, ada: Laptop) -> None:
+    """By the command, and by what is connected through it to a port of the session."""
+    office.say(TO_BOB)
+    bob, port = ready(office, "bob", "ada"), free_port()
+    ssh = bob.open("-o", EXITS, "-L", f"{port}:127.0.0.1:{ECHO_PORT}", "ada.refit", f'exec python3 -uc "{ECHO}"')
+    assert ssh.stdout and ssh.stdout.readline() == "here\n"
+    with socket.create_connection(("127.0.0.1", port), SECONDS) as tunnel:
+        tunnel.sendall(b"x")
+        assert tunnel.recv(1) == b"x"
+        office.say()
+        begun = monotonic()
+        with suppress(ConnectionResetError):
+            assert tunnel.recv(1) == b""
+        assert monotonic() - begun < OUT_SECONDS
+    assert ssh.wait(SECONDS) != 0
+    ssh.communicate()
+    # A login that is under way when a key leaves the session ends as well.
+    wait_until(lambda: ada.run("ada", "true").returncode == 0)
 
 
 def test_a_connection_past_the_jump_host_ends_with_the_share_too(office: Office, ada: Laptop) -> None:
