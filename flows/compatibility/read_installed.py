@@ -220,25 +220,21 @@ def system() -> list[str] | None:
     """
     if DPKG.is_file():
         return by_name("apt-mark", "showmanual")
-    with tempfile.TemporaryDirectory() as records:
-        try:
-            for file in HISTORY:
-                if file.exists():
-                    (Path(records) / file.name).write_bytes(content(file, MOST_HISTORY))
-        except (OSError, ValueError):
-            return None
-        own = (f"--setopt={kind}={records}" for kind in ("persistdir", "cachedir", "logdir"))
-        return by_name(
-            "dnf",
-            "--quiet",
-            "--noplugins",
-            "--disablerepo=*",
-            *own,
-            "repoquery",
-            "--userinstalled",
-            "--queryformat",
-            "%{name}\n",
-        )
+    try:
+        with tempfile.TemporaryDirectory() as records:
+            return wanted_by_dnf(Path(records))
+    except (OSError, ValueError):
+        return None
+
+
+def wanted_by_dnf(records: Path) -> list[str] | None:
+    """As `system`, by a copy of dnf's record in a folder; raises OSError or ValueError if it can't be copied."""
+    for file in HISTORY:
+        if file.exists():
+            (records / file.name).write_bytes(content(file, MOST_HISTORY))
+    own = (f"--setopt={kind}={records}" for kind in ("persistdir", "cachedir", "logdir"))
+    call = ("repoquery", "--userinstalled", "--queryformat", "%{name}\n")
+    return by_name("dnf", "--quiet", "--noplugins", "--disablerepo=*", *own, *call)
 
 
 def by_name(*argv: str) -> list[str] | None:

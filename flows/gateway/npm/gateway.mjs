@@ -355,21 +355,32 @@ class Gateway extends ConfigurableProxy {
     const { method, headers } = request;
     const changes = !["GET", "HEAD"].includes(method) || headers["content-length"] || headers["transfer-encoding"];
     const wasClosed = request[PASSED]?.reusedSocket && ["ECONNRESET", "EPIPE"].includes(code);
-    if (changes || !wasClosed || answer.destroyed) return false;
+    return !changes && wasClosed && !answer.destroyed && (request[AGAIN] ?? 0) < MOST_AGAIN;
+  }
+
+  /** Only where the session still is: one that moves is behind the waiting page by now. */
+  async #askAgain(kind, request, answer) {
+    const { headers } = request;
+    const now = await super.targetForReq(request);
+    if (request[MATCH] && now?.target !== request[MATCH].target) return this.#showWaitingPage(request, answer);
     request[AGAIN] = (request[AGAIN] ?? 0) + 1;
     // Each time that it is passed on, the proxy adds to them who asks.
     for (const name of ["x-forwarded-for", "x-forwarded-port", "x-forwarded-proto"])
       headers[name] = headers[name].split(",").slice(0, -1).join(",");
-    return request[AGAIN] <= MOST_AGAIN;
+    return super.handleProxy(kind, request, answer);
   }
 
-  /** The waiting page knows why, and says it with everything that belongs to it, to browsers and to programs. */
   handleProxyError(code, kind, request, answer, error) {
     if (this.#upgraded.has(answer)) return this.#part(answer, RESTART);
     if (kind === "ws") return answer.writable && answer.write(AWAY);
     if (answer.headersSent) return answer.destroy();
-    if (this.#mayAskAgain(request, answer, error)) return super.handleProxy(kind, request, answer);
+    if (this.#mayAskAgain(request, answer, error)) return this.#askAgain(kind, request, answer);
     if (code !== 503) return super.handleProxyError(code, kind, request, answer, error);
+    return this.#showWaitingPage(request, answer);
+  }
+
+  /** The waiting page knows why, and says it with everything that belongs to it, to browsers and to programs. */
+  #showWaitingPage(request, answer) {
     const { socketPath } = this.proxyOptsForTarget(new URL(given["waiting-page"])).target;
     const { method, url: path } = request;
     const asked = http.request({ socketPath, method, path, headers: { accept: request.headers.accept ?? "*/*" } });
@@ -377,7 +388,7 @@ class Gateway extends ConfigurableProxy {
       answer.writeHead(told.statusCode, told.headers);
       pipeline(told, answer, () => {});
     });
-    asked.on("error", () => (answer.headersSent ? answer.destroy() : answer.writeHead(code).end()));
+    asked.on("error", () => (answer.headersSent ? answer.destroy() : answer.writeHead(503).end()));
     asked.end();
   }
 }

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -171,4 +172,10 @@ def test_a_dnf_that_fails_or_is_gone_tells_nothing(dnf: Path, monkeypatch: pytes
     (dnf.parent / "bin" / "dnf").write_text("#!/bin/sh\necho editor\nexit 1\n")
     assert read_installed.system() is None
     monkeypatch.setenv("PATH", str(dnf.parent))
+    assert read_installed.system() is None
+
+
+def test_without_a_place_for_the_copy_nothing_is_told(dnf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dnf.write_text("editor\n")
+    monkeypatch.setattr(tempfile, "tempdir", str(dnf.parent / "not there"))
     assert read_installed.system() is None
