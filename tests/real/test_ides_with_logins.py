@@ -28,6 +28,18 @@ from tests.support.waiting import free_port, wait_until
 
 pytestmark = pytest.mark.long
 TOKEN = re.compile("[?&]token=")
+# Of Langflow's own page, with what the browser has of it. Its `fetch` is Langflow's, and wants options.
+LOOK_AT_FLOWS = """() => new Promise((resolve) => {
+  const asked = new XMLHttpRequest();
+  asked.open("GET", "api/v1/flows/?get_all=true");
+  asked.onloadend = () => resolve(asked.status);
+  asked.send();
+})"""
+MAKE_FLOW = """(name) => fetch("api/v1/flows/", {
+  method: "POST",
+  headers: {"Content-Type": "application/json"},
+  body: JSON.stringify({name, data: {nodes: [], edges: []}}),
+}).then((answer) => answer.status)"""
 STAND_IN = ROOT / "tests" / "support" / "stand_in_ide.py"
 
 
@@ -202,6 +214,31 @@ def test_vs_code_with_a_webview(house: House) -> None:
         expect(preview.get_by_text(typed[-1])).to_be_visible()
 
     house.assert_out(house.come_and_go("code", works))
+
+
+def test_langflow(house: House) -> None:
+    """While nothing runs in it, it has no websocket. The end of a right is seen at the next request."""
+    session = house.session("flows", "langflow")
+    made: list[str] = []
+
+    def works(page: Page) -> None:
+        page.get_by_test_id("mainpage_title").or_(page.get_by_test_id("new_project_btn_empty_page")).first.wait_for()
+        made.append(f"flow-{len(made)}")
+        status = page.evaluate(MAKE_FLOW, made[-1])
+        assert status == 201, status
+        page.reload()
+        expect(page.get_by_text(made[-1], exact=True).first).to_be_visible()
+
+    page = house.come("flows", works)
+    guest = house.guest
+    house.hub.refit("session", "unshare", "flows", "--with", guest.name)
+    revoked = monotonic()
+    wait_until(lambda: guest.page.evaluate(LOOK_AT_FLOWS) == 403)
+    assert monotonic() - revoked <= OUT_SECONDS
+    assert page.evaluate(LOOK_AT_FLOWS) == 200
+    assert not house.owner.with_token + guest.with_token
+    house.assert_out(guest.page)
+    assert house.hub.sessions.token(session) not in page.content()
 
 
 @pytest.mark.parametrize("below", ["proxy/absolute/7001", "proxy/7002"])

@@ -16,8 +16,8 @@ from tests.support.machine import ROOT
 from tests.support.waiting import PATIENCE
 
 UID = 64_321
-# Of the further users, in /etc/subuid.
-FIRST_UID = 5_000_000
+# Of the further users, in /etc/subuid: others than those of tests that run at the same time.
+FIRST_UID = 100_000_000 + os.getpid() % 10_000 * 65_536
 # A mount namespace of its own knows the user, and what they may do by sudo; the machine's own files stay as they are.
 # Checkout, packages and Python may lie in folders that are closed to others. The user may read everything, but
 # access(2), which alembic asks, heeds no capability of theirs; so all of it is bound to where everybody gets.
