@@ -154,13 +154,14 @@ class ConnectionMonitor:
 
     def _write_hosts(self, addresses: Mapping[str, str]) -> None:
         led, now = self._certificates.ready(addresses), time.monotonic()
-        left = dict.fromkeys(self._led.keys() - led.keys(), now)
-        self._away = {name: since for name, since in (self._away | left).items() if name not in led}
-        self._led = led
+        self._away = self._away | dict.fromkeys(self._led.keys() - led.keys(), now)
         text = rules.hosts(led)
         if text != self._hosts:
             self._sandbox.publish_hosts(text)
             self._hosts = text
+        # Not before: a login that has waited for a session asks for its name at once.
+        self._away = {name: since for name, since in self._away.items() if name not in led}
+        self._led = led
 
     def _note(
         self, person: str, targets: Collection[str], addresses: Mapping[str, str], entitlements: Entitlements

@@ -281,9 +281,10 @@ def test_a_flood_of_connections_keeps_nobody_from_coming_in_from_elsewhere(host:
 
 def test_with_the_keeper_everything_ends_and_nothing_is_left(host: Host, ada: Laptop) -> None:
     with connected(host, ada) as one:
+        programs = host.programs()  # its supervisor starts others within a second
         host.monitor.send_signal(signal.SIGKILL)
         one.wait(PATIENCE)
-        wait_until(lambda: not host.programs())
+        wait_until(lambda: not any(program.is_running() for program in programs))
     services.up(host.settings, only=["jump"])
     with connected(host, ada):
         pass

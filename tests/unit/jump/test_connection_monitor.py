@@ -78,3 +78,18 @@ def test_the_last_key_that_a_connection_asks_about_is_its_own(
     monitor.answer(ADAS.fingerprint, processes[0])
     monitor.answer(BOBS.fingerprint, processes[0])
     assert [login.person for login in monitor.connections()] == ["bob"]
+
+
+def test_a_session_is_away_until_its_name_can_be_looked_up_again(
+    monitor: ConnectionMonitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses: dict[str, str] = {}
+    away = []
+    monkeypatch.setattr(Certificates, "ready", lambda *_: dict(addresses))
+    monkeypatch.setattr(Sandbox, "publish_hosts", lambda *_: away.append(monitor._is_away("notes")))
+    for present in ({"notes": "10.1.0.2"}, {}, {"notes": "10.1.0.3"}):
+        addresses.clear()
+        addresses.update(present)
+        monitor.look()
+    assert away == [False, True, True]
+    assert not monitor._is_away("notes")
