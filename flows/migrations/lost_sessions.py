@@ -51,7 +51,7 @@ class LostSessions:
         Raises:
             RefitError: the engine or the database doesn't answer.
         """
-        self._coming = {name: coming for name, coming in self._coming.items() if not coming.done()}
+        self._forget_ended()
         if lost := self._sessions.machines.lost() - {*self._coming}:
             due = {status.session.name for status in self._sessions.all() if status.should_run} & lost
             for name in sorted(filter(self._may, due)):
@@ -61,6 +61,13 @@ class LostSessions:
         """Wait for the end of all tries that have begun."""
         wait(self._coming.values())
 
+    def _forget_ended(self) -> None:
+        ended = {name: coming for name, coming in self._coming.items() if coming.done()}
+        for name, coming in ended.items():
+            del self._coming[name]
+            if error := coming.exception():
+                logger.error("the start of %s ended by a mistake of Refit's", name, exc_info=error)
+
     def _may(self, name: str) -> bool:
         """Whether nobody else acts on a session, it wasn't tried a moment ago, and a person needn't look at it."""
         if self._rests.get(name, now()) > now() or f"session {name}" in held(self._journal.database, f"session {name}"):
@@ -68,10 +75,12 @@ class LostSessions:
         return (last := self._journal.last(name)) is None or last.state is not State.held
 
     def _bring(self, name: str) -> None:
+        failures = self._failures.get(name, 0) + 1
+        self._failures[name], self._rests[name] = failures, now() + rest(failures)
         try:
             problem = bring(self._settings, self._executor, [name])[name]
         except RefitError as error:
             problem = str(error)
-        self._failures[name] = self._failures.get(name, 0) + 1 if problem else 0
+        self._failures[name] = failures if problem else 0
         self._rests[name] = now() + rest(self._failures[name])
         logger.warning("%s has lost its machine, and is %s", name, f"not back: {problem}" if problem else "back")

@@ -107,6 +107,24 @@ def test_one_that_does_not_come_up_holds_up_nobody_and_is_tried_less_and_less_of
     assert begun.count("ada") == 3, "it rests"
 
 
+def test_a_mistake_of_refits_is_logged_and_the_session_rests(
+    machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun: list[str] = []
+
+    def bring(_: Settings, __: object, names: Sequence[str]) -> Mapping[str, str]:
+        begun.extend(names)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(lost_sessions, "bring", bring)
+    drains = MachineDrains(without_drains(tmp_path))
+    for _ in range(2):
+        drains.run_once()
+        drains.lost.wait()
+    assert sorted(begun) == ["ada", "bob"]
+    assert "the start of ada ended by a mistake of Refit's" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
 def test_each_failure_doubles_the_rest_up_to_an_hour() -> None:
     rests = [lost_sessions.rest(failures).total_seconds() for failures in (0, 1, 2, 3, 6, 7, 10**6)]
     assert rests == [60, 60, 120, 240, 1920, 3600, 3600]
