@@ -4,7 +4,7 @@ jupyter-server-proxy passes all headers and parameters of a request on. With the
 a login, a program that logs its requests would have written down what opens the whole session.
 """
 
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl
 
 from jupyter_server.auth.identity import PasswordIdentityProvider
 
@@ -33,9 +33,10 @@ class IdentityProvider(PasswordIdentityProvider):
         if sent and self._is_token(sent[2]):
             del headers["Authorization"]
         request.query = self._without_token(request.query)
-        if "Referer" in headers:
-            page = urlsplit(headers["Referer"])
-            headers["Referer"] = urlunsplit(page._replace(query=self._without_token(page.query)))
+        page, mark, query = headers.get("Referer", "").partition("?")
+        if mark:
+            query = self._without_token(query)
+            headers["Referer"] = f"{page}?{query}" if query else page
         # One line of cookies each: what Tornado joins can't be told from a value with a comma.
         cookies = [cookie.strip() for line in headers.get_list("Cookie") for cookie in line.split(";")]
         others = [cookie for cookie in cookies if cookie and not self._is_login(cookie, handler)]
