@@ -21,7 +21,7 @@ from tests.support import cluster_images
 from tests.support.claims import FilesOfClaims
 from tests.support.cluster import NAMESPACE, Lab, kubectl
 from tests.support.cluster_moves import give_up_namespace, settings_for_cluster
-from tests.support.trials_contract import TrialsContract, tight
+from tests.support.trials_contract import TrialsContract, maker
 from tests.support.volume_snapshots import CLASS, storage_with_snapshots
 
 pytestmark = [pytest.mark.long]
@@ -68,11 +68,7 @@ class TestClusterTrials(TrialsContract):
 
     @pytest.fixture
     def make(self, home_of_refit: Settings) -> Callable[..., Trials]:
-        def made(**more: object) -> Trials:
-            settings = tight(home_of_refit, **more)
-            return engines.trials(settings, engines.homes(settings))
-
-        return made
+        return maker(home_of_refit)
 
     @pytest.fixture
     def ends(self, images: dict[str, str]) -> str:

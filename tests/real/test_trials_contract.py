@@ -13,11 +13,10 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.sessions import engines
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.model import Session
 from flows.sessions.trial import Trials
-from tests.support.trials_contract import TrialsContract, tight
+from tests.support.trials_contract import TrialsContract, maker
 from tests.support.variants import LIGHT, light
 
 pytestmark = [pytest.mark.long]
@@ -40,11 +39,7 @@ class TestPodmanTrials(TrialsContract):
 
     @pytest.fixture
     def make(self, shared: Settings) -> Callable[..., Trials]:
-        def made(**more: object) -> Trials:
-            settings = tight(shared, **more)
-            return engines.trials(settings, engines.homes(settings))
-
-        return made
+        return maker(shared)
 
     @pytest.fixture
     def ends(self, shared: Settings, registry: Registry, base: Built) -> str:

@@ -27,7 +27,7 @@ from flows.migrations.planning.rollout import Decision
 from flows.migrations.recovery import recover_all
 from flows.sessions.lifecycle import Sessions
 from tests.support.machine import private_home
-from tests.support.moving import check_nothing_is_left, furnish, manifest
+from tests.support.moving import check_no_gap, check_nothing_is_left, furnish, manifest
 from tests.support.pools import smallest_pool
 from tests.support.processes import in_a_process
 
@@ -140,6 +140,18 @@ def check(scene: Scene, expected: State, image: str, home: object) -> None:
     session = scene.sessions.store.session(NAME)
     assert manifest(session.home, scene.own) == home
     assert session.image == image
+
+
+def check_settled(scene: Scene, *expected: State) -> None:
+    """Its last move ended in one of these states, with no gap in its history, and it runs as its record says."""
+    move = scene.journal.latest()[NAME]
+    assert move.state in expected, move.reason
+    check_no_gap(scene.journal.entries(move))
+    session = scene.sessions.store.session(NAME)
+    (container,) = scene.sessions.engine.containers(NAME)
+    assert container.made_from == session
+    scene.sessions.wait_ready(session)
+    assert not scene.journal.unfinished()
 
 
 def home_of(scene: Scene) -> object:

@@ -13,6 +13,7 @@ import pytest
 
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.sessions import engines
 from flows.sessions.model import HOME, Session
 from flows.sessions.trial import REHEARSAL, NoTrial, Trial, Trials
 from tests.support.engine_contract import ABSENT
@@ -161,6 +162,16 @@ class TrialsContract:
             process.join()
         assert left() == had and (had or (moment == "prepared" and not sweeper.with_home))
         assert (sweeper.sweep(), sweeper.sweep()) == ((session.name,) if had else (), ())
+
+
+def maker(settings: Settings) -> Callable[..., Trials]:
+    """Makes the trials of an engine, by these settings and by others that differ from them."""
+
+    def make(**more: object) -> Trials:
+        changed = tight(settings, **more)
+        return engines.trials(changed, engines.homes(changed))
+
+    return make
 
 
 def tight(settings: Settings, **more: object) -> Settings:

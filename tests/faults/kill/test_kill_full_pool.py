@@ -33,9 +33,9 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.snapshots.model import Snapshot
 from flows.sessions.snapshots.records import SnapshotRecords
 from flows.sessions.store import Store
-from tests.support.killing import BEFORE_AND_AFTER, NAME, DeadlyJournal, Scene, in_smallest_pool
+from tests.support.killing import BEFORE_AND_AFTER, NAME, DeadlyJournal, Scene, check_settled, in_smallest_pool
 from tests.support.machine import RegistryServer
-from tests.support.moving import check_no_gap, manifest
+from tests.support.moving import manifest
 from tests.support.pools import fill, make_room
 from tests.support.processes import in_a_process
 from tests.support.variants import LIGHT, light
@@ -144,14 +144,8 @@ def contents(scene: Scene) -> list[object]:
 
 
 def check(scene: Scene, *expected: State) -> None:
-    move = scene.journal.latest()[NAME]
-    assert move.state in expected, move.reason
-    check_no_gap(scene.journal.entries(move))
-    session = scene.sessions.store.session(NAME)
-    (container,) = scene.sessions.engine.containers(NAME)
-    assert container.made_from == session
-    scene.sessions.wait_ready(session)
-    assert not scene.journal.unfinished()
+    """The move has settled, and homes that it took away are deleted."""
+    check_settled(scene, *expected)
     removed = Pool(scene.settings).folder / "removed"
     assert not removed.exists() or not list(removed.iterdir())
 

@@ -20,9 +20,9 @@ from flows.migrations.move_steps import STEPS, State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.snapshots import snapshot_actions
 from flows.sessions.snapshots.model import Kind, Snapshot
-from tests.support.killing import BEFORE_AND_AFTER, NAME, Scene, furnished, move_until_killed, resume
+from tests.support.killing import BEFORE_AND_AFTER, NAME, Scene, check_settled, furnished, move_until_killed, resume
 from tests.support.machine import RegistryServer
-from tests.support.moving import check_no_gap, manifest
+from tests.support.moving import manifest
 from tests.support.pools import smallest_pool
 from tests.support.variants import LIGHT, light
 from tests.support.waiting import some_long
@@ -71,24 +71,13 @@ def back(scene: Scene, image: str = "") -> Decision:
     return Decision(NAME, Action.migrate, old, image or old)
 
 
-def check(scene: Scene, expected: State) -> None:
-    move = scene.journal.latest()[NAME]
-    assert move.state is expected, move.reason
-    check_no_gap(scene.journal.entries(move))
-    session = scene.sessions.store.session(NAME)
-    (container,) = scene.sessions.engine.containers(NAME)
-    assert container.made_from == session
-    scene.sessions.wait_ready(session)
-    assert not scene.journal.unfinished()
-
-
 @pytest.mark.parametrize("phase", BEFORE_AND_AFTER)
 @pytest.mark.parametrize("step", some_long(FORWARD, short="revert"))
 def test_killed_on_the_way_it_arrives(scene: Scene, then: Snapshot, step: str, phase: Phase) -> None:
     before = home_of(scene)
     move_until_killed(scene.settings, back(scene), step, phase, then.id)
     resume(scene.settings)
-    check(scene, State.cleaned)
+    check_settled(scene, State.cleaned)
     assert home_of(scene) == content_of(scene, then.id) != before
     session = scene.sessions.store.session(NAME)
     [safety] = [one for one in snapshot_actions.all_of(scene.sessions, session) if one.kind is Kind.safety]
@@ -102,7 +91,7 @@ def test_killed_on_the_way_back_the_home_is_as_it_was(scene: Scene, then: Snapsh
     before = home_of(scene)
     move_until_killed(scene.settings, back(scene, scene.bad), step, phase, then.id)
     resume(scene.settings)
-    check(scene, State.rolled_back)
+    check_settled(scene, State.rolled_back)
     assert home_of(scene) == before
     session = scene.sessions.store.session(NAME)
     assert snapshot_actions.all_of(scene.sessions, session) == (then,)
