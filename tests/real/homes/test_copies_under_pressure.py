@@ -137,22 +137,24 @@ def test_a_home_without_room_is_brought_back_nonetheless(
     assert homes.differences(session, "move") == ()
 
 
-def test_what_copies_ends_with_those_who_began_it(homes: LocalHomes, session: Session, tmp_path: Path) -> None:
+def test_what_copies_ends_with_those_who_began_it(tmp_path: Path) -> None:
+    home, notes, target = tmp_path / "home", tmp_path / "running", tmp_path / "target"
+    home.mkdir()
     for number in range(8):
-        (session.home / str(number)).write_bytes(bytes(100 << 20))
-    notes, target = tmp_path / "running", tmp_path / "target"
+        (home / str(number)).write_bytes(bytes(100 << 20))
 
-    def programs() -> list[psutil.Process]:
-        results = []
+    def programs() -> list[str]:
+        """The names of those that copy."""
+        names = []
         for process in psutil.process_iter():
-            with suppress(psutil.Error):
+            with suppress(psutil.Error):  # one that has ended since
                 if str(target) in process.cmdline():
-                    results.append(process)
-        return results
+                    names.append(process.name())
+        return names
 
     def copy() -> None:
         with command.recorded(notes), suppress(RefitError):
-            copying.duplicate(session.home, target, 600)
+            copying.duplicate(home, target, 600)
 
     def kill() -> None:
         """As the system does that runs out of memory."""
@@ -162,7 +164,7 @@ def test_what_copies_ends_with_those_who_began_it(homes: LocalHomes, session: Se
     for end in (lambda: process_records.end_recorded(notes), kill):
         with ThreadPoolExecutor(1) as pool:
             began = pool.submit(copy)
-            wait_until(lambda: any(process.name() in ("cp", "rsync") for process in programs()))
+            wait_until(lambda: not {"cp", "rsync"}.isdisjoint(programs()))
             end()
             while not began.done():  # rsync begins where cp has ended
                 end()
