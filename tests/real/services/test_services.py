@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,12 @@ def test_everything_answers_and_a_second_up_touches_nothing(settings: Settings) 
 
 def listened_on(pid: int) -> set[str]:
     """The addresses on which a process or a descendant of it waits for others."""
-    processes = (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))
-    connections = [connection for process in processes for connection in process.net_connections("tcp")]
-    return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
+    addresses = set[str]()
+    for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # a run has ended meanwhile
+            connections = process.net_connections("tcp")
+            addresses |= {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+    return addresses
 
 
 def test_only_loopback_is_listened_on_and_secrets_are_the_owners(settings: Settings) -> None:
