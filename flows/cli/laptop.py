@@ -20,7 +20,7 @@ with lazily(globals()):
     from flows.cli import tables
     from flows.core import outside
     from flows.core.atomic_files import write_whole
-    from flows.core.formatting import some
+    from flows.core.formatting import on_a_line, some
     from flows.core.waiting import wait_until
     from flows.sessions.homes.volumes import DiskUse
     from flows.web.people.scopes import Scope
@@ -126,9 +126,30 @@ def stop_mine(name: Name, as_json: Json = False) -> None:
 
 
 @app.command("move")
-def move_mine(name: Name, as_json: Json = False) -> None:
-    """Move a session onto its newest image now, whatever works in it, and wait for it."""
-    act(name, "move", as_json)
+def move_mine(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask about an image that another person built.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Move a session onto its newest image now, whatever works in it, and wait for it.
+
+    If that image is of another person's own profile, you are shown what changes and asked first. An image that is
+    published after that is not used.
+    """
+    update = ask("GET", path(name))["update"]
+    if update is None or update["image"] is None:
+        act(name, "move", as_json)
+        return
+    if update["by"]:
+        changes = f" Changes: {update['changes']}." if update["changes"] else ""
+        err.print(
+            f"{update['by']} built it, and nobody else vouches for what it runs.{changes}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        if not yes:
+            typer.confirm(f"Move {on_a_line(name)} onto this image?", abort=True, err=True)
+    act(name, "move", as_json, {"image": update["image"]["digest"]})
 
 
 @app.command("snooze")

@@ -168,3 +168,38 @@ def test_an_attempt_that_failed_before_is_not_taken_for_this_one(there: There) -
     failed = _creation(1, ended=True, problem="The disk is full.")
     done = _create(there, [failed], [failed], [_creation(2, ended=True)])
     assert done.returncode == 0 and "The disk is full." not in done.stderr + done.stdout
+
+
+NEW = f"sha256:{'a' * 64}"
+
+
+def _behind(by: str) -> dict[str, object]:
+    update = {"image": {"digest": NEW}, "by": by, "changes": "numpy 2.0 → 2.1", "when": "It asks."}
+    return {**NOTES, "update": update, "doing": None}
+
+
+def _moves(there: There, by: str, *words: str) -> tuple[CompletedProcess[str], list[str]]:
+    """The command's output, and the moves that the API was asked for."""
+    there.in_turn |= {"GET /sessions/notes": [_behind(by)], "POST /sessions/notes/move": [_behind("")]}
+    done = there.says("move", "notes", *words)
+    return done, [line.partition(" ")[2] for line in there.heard if line.startswith("POST")]
+
+
+@pytest.mark.parametrize(("by", "words"), [("", ()), ("eve", ("--yes",))])
+def test_a_session_moves_onto_the_image_that_was_there_when_its_owner_looked(
+    there: There, by: str, words: tuple[str, ...]
+) -> None:
+    done, asked = _moves(there, by, *words)
+    assert done.returncode == 0 and len(asked) == 1 and NEW in asked[0]
+    assert ("eve built it" in done.stderr) == ("numpy 2.0 → 2.1" in done.stderr) == bool(by)
+
+
+def test_without_an_answer_no_session_moves_onto_another_persons_image(there: There) -> None:
+    done, asked = _moves(there, "eve")
+    assert done.returncode == 1 and asked == [] and "nobody else vouches" in done.stderr
+
+
+def test_whether_a_session_has_the_newest_image_is_for_the_api_to_say(there: There) -> None:
+    there.in_turn |= {"GET /sessions/notes": [NOTES], "POST /sessions/notes/move": [_behind("")]}
+    there.says("move", "notes")
+    assert [line.split()[0] for line in there.heard] == ["GET", "POST"] and NEW not in there.heard[-1]
