@@ -200,6 +200,31 @@ def test_from_a_folder_to_a_session_in_a_browser_offered_and_withdrawn(hub: Hub,
         one.context.close()
 
 
+def test_another_persons_next_build_comes_only_after_a_click(
+    hub: Hub, ada: Person, laptop: Path, browser: Browser
+) -> None:
+    folder, marked = write(laptop / "asked"), "RUN echo next of {{ bundle }} >/etc/adas\n"
+    assert refit(laptop, "mine", "build", str(folder), "--ide", "runtime", limit=900).returncode == 0
+    theirs = api(hub.person("lia"))
+    assert refit(laptop, "mine", "offer", "asked", "--to-person", "lia").returncode == 0
+    asked = {"profile": STEM.format("asked"), "release": RELEASE, "server": "try"}
+    wait_until(lambda: theirs("POST", "/sessions", json=asked).status_code == HTTPStatus.ACCEPTED)
+    wait_until(lambda: hub.server("lia", "try"))
+    write(folder, **{"custom/custom.snippet.j2": marked})
+    assert refit(laptop, "mine", "build", str(folder), "--ide", "runtime", limit=900).returncode == 0
+
+    page = opened(hub, browser, "lia")
+    asks = page.get_by_text("ada's own recipe made that image, and nobody else vouches for it")
+    wait_until(lambda: page.goto(f"{hub.settings.gateway_url}{BASE}/sessions/lia--try") and asks.count())
+    look(page, "another-persons-build", kept=False)
+    assert hub.sessions.execute("lia--try", ["cat", "/etc/adas"]) == "of asked\n"
+    page.get_by_role("button", name="Move now").click()
+    wait_until(lambda: theirs("GET", "/sessions/lia--try").json()["doing"])
+    assert not theirs.settled("lia--try")["doing"]["problem"]
+    assert hub.sessions.execute("lia--try", ["cat", "/etc/adas"]) == "next of asked\n"
+    page.context.close()
+
+
 def test_a_step_that_fails_shows_its_last_lines_as_text(hub: Hub, laptop: Path) -> None:
     fails = r"RUN printf 'so \033[2J it goes\n' >&2; exit 3" + "\n"
     folder = write(laptop / "bad", **{"custom/custom.snippet.j2": fails})
