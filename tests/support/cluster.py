@@ -24,6 +24,7 @@ from flows.core.errors import RefitError
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions
 from tests.support.background import repeated
+from tests.support.guard import GUARDED
 from tests.support.tiny import tree
 from tests.support.waiting import wait_until
 
@@ -63,7 +64,21 @@ class Lab:
 
 def kube(*words: str) -> str:
     """Call `scripts/kube`."""
-    return subprocess.run([SCRIPT, *words], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run([SCRIPT, *words], check=True, stdout=subprocess.PIPE, text=True, env=variables()).stdout
+
+
+def variables() -> dict[str, str]:
+    """The variables for a process that belongs to the cluster.
+
+    However this run of tests ends, its guard ends all that has its PREFECT_HOME: a cluster that this run brought up,
+    and no part of one that was up before.
+    """
+    home, etcd = os.environ.get(GUARDED, ""), FOLDER / "run" / "etcd.pid"
+    try:
+        is_older = f"{GUARDED}={home}".encode() not in Path(f"/proc/{etcd.read_text().strip()}/environ").read_bytes()
+    except OSError:  # there is none
+        is_older = False
+    return {name: value for name, value in os.environ.items() if name != GUARDED or not is_older}
 
 
 def kubectl(*words: str, stdin: str = "") -> str:

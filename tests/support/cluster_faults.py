@@ -14,7 +14,7 @@ from flows.core.leases import Lease
 from flows.core.settings import Settings
 from flows.migrations.journal import Also, Journal
 from flows.migrations.move import Entry, Move, Phase
-from tests.support.cluster import FOLDER, kube, kubectl
+from tests.support.cluster import FOLDER, kube, kubectl, variables
 from tests.support.waiting import wait_until
 
 _RUN = FOLDER / "run"
@@ -50,7 +50,7 @@ def kill_api_server(away: float) -> Thread:
 
     def start() -> None:
         with (_RUN / "log" / "kube-apiserver.log").open("ab") as log:
-            process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True, env=variables())
         file.write_text(f"{process.pid}\n")
         wait_until(_answers)
 

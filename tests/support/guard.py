@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+GUARDED = "PREFECT_HOME"
 LOOKS, BETWEEN = 3, 0.1  # seconds
 
 
@@ -51,7 +52,7 @@ def _number(folder: Path) -> int:
 def _has(pid: int, home: str) -> bool:
     with suppress(OSError):
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        return f"PREFECT_HOME={home}".encode() in variables
+        return f"{GUARDED}={home}".encode() in variables
     return False
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.guard import _has
+from tests.support import cluster
+from tests.support.guard import GUARDED, _has
 from tests.support.machine import ROOT
 from tests.support.waiting import wait_until
 
@@ -79,3 +80,20 @@ def test_what_a_run_of_tests_started_ends_with_it_when_it_is_killed(tmp_path: Pa
         run.kill()
         run.wait()
         wait_until(lambda: not _has(started, str(home)) and not home.exists())
+
+
+@pytest.mark.parametrize("was_up", [True, False], ids=["was up", "of this run"])
+def test_a_run_of_tests_ends_a_cluster_that_it_began_and_no_part_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_up: bool
+) -> None:
+    monkeypatch.setattr(cluster, "FOLDER", tmp_path)
+    assert GUARDED in cluster.variables()  # of the one that is begun now
+    (tmp_path / "run").mkdir()
+    etcd = subprocess.Popen(["sleep", "600"], env=SHELL if was_up else None)
+    try:
+        (tmp_path / "run" / "etcd.pid").write_text(f"{etcd.pid}\n")
+        assert (GUARDED in cluster.variables()) is not was_up
+        assert cluster.variables()["PATH"] == os.environ["PATH"]
+    finally:
+        etcd.kill()
+        etcd.wait()
