@@ -12,7 +12,7 @@ from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action
 from tests.support import hollow_images, scale
 from tests.support.api_faults import faulty
-from tests.support.cluster import FOLDER, Lab, kubectl
+from tests.support.cluster import FOLDER, kubectl
 from tests.support.cluster_faults import kill_api_server
 from tests.support.simulated_nodes import simulated_nodes
 from tests.support.waiting import wait_until
@@ -26,7 +26,7 @@ MOST_CALLS = 14
 
 
 @pytest.fixture
-def crowd(cluster: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[scale.Crowd]:
+def crowd(api_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[scale.Crowd]:
     folder = tmp_path_factory.mktemp("scale")
     with simulated_nodes(FOLDER, NODES), hollow_images.plain_registry(folder) as port:
         kubectl("create", "namespace", scale.NAMESPACE)

@@ -134,10 +134,17 @@ def registry(folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def api_server() -> Iterator[None]:
+    """The API server of the cluster, for this run of tests: for those that bring their own nodes and images."""
+    with running():
+        yield
+
+
+@pytest.fixture(scope="session")
+def cluster(api_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """The cluster with two small images, for this run of tests."""
     folder = tmp_path_factory.mktemp("registry")
-    with running(), registry(folder):
+    with registry(folder):
         images = {word: _push(word, folder) for word in ("one", "two")}
         yield Lab(ClusterOptions(REGISTRY, REPOSITORY, namespace=NAMESPACE, home_size=1 << 30), images)
 

@@ -218,13 +218,29 @@ class Kubernetes:
         raise ClusterError(f"{container} doesn't run.", hint="`refit session start` starts a session.")
 
     def by_hand(self, session: Session) -> tuple[str, ...]:
-        """Changes by hand to a session's Pod, each in words."""
+        """Changes by hand to a session's Pod, each in words. The API server itself is asked, unless a Pod is followed
+        that is as it was made: what somebody changes later than that is seen no earlier by a question.
+        """
+        if self._is_as_made(session):
+            return ()
         changes: list[str] = []
         for told in self._cluster.list("pods", **{SESSION: session.name, KIND: "session"}):
             pod = records.pod(told)
             if (slot := pod.slot_of(session.generation)) and (expected := self._placement.expected(session, pod)):
                 changes += manifests.changed_by_hand(told["spec"], expected, slot.name)
         return tuple(changes)
+
+    def _is_as_made(self, session: Session) -> bool:
+        """Whether the Pod of a generation is followed, and nobody has changed its specification."""
+        followed: Sequence[SessionPod] = self._cluster.follower.of("pods", session.name) or ()
+        with_slots = [(pod, slot) for pod in followed if (slot := pod.slot_of(session.generation))]
+        reference = self._options.reference(session.image)
+        return bool(with_slots) and all(
+            slot.reference == reference
+            and (expected := self._placement.expected(session, pod))
+            and pod.fingerprint == manifests.fingerprint(expected)
+            for pod, slot in with_slots
+        )
 
     def execute(
         self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = FOREIGN_OUTPUT

@@ -1,9 +1,9 @@
 """The Pods and records of all sessions of a namespace, kept by two watches for those who ask often.
 
 A command that asks for one session a few times asks the API server. A run that moves hundreds asks thousands of times:
-from its twentieth question on it follows what changes. Its own changes, and all that it sees while it waits for
-something, are known at once; those of others, as soon as the API server tells of them. Where that can't be had, nobody
-is answered from memory.
+from its third session on, or its twentieth question, it follows what changes. Its own changes, and all that it sees
+while it waits for something, are known at once; those of others, as soon as the API server tells of them. Where that
+can't be had, nobody is answered from memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from flows.sessions.kubernetes import records
 from flows.sessions.kubernetes.manifests import KIND, SESSION
 from flows.sessions.kubernetes.refusals import ClusterError
 
-_ENOUGH = 20
+# So many questions, or questions for so many sessions, are enough to follow. For each question that it answers itself,
+# the API server reads the objects of all sessions: labels are no index.
+_ENOUGH, _CROWD = 20, 3
 _WATCH_SECONDS = 240
 _SHORTEST_WATCH_SECONDS = 1.0
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
@@ -106,7 +108,7 @@ class Follower:
             kind = self._kinds[resource]
             if kind.pid != os.getpid():
                 self._sessions.add(session)
-                if self._asked < _ENOUGH:
+                if self._asked < _ENOUGH and len(self._sessions) < _CROWD:
                     return None
                 self._begin(resource, kind)
             # Hundreds that move at the same time would each ask the API server for what the list is about to tell.

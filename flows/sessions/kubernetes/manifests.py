@@ -371,6 +371,13 @@ def changed_by_hand(live: Mapping[str, Any], expected: Mapping[str, Any], slot: 
     return tuple(differences)
 
 
+def fingerprint(spec: Mapping[str, Any]) -> str:
+    """A digest of the fields that `changed_by_hand` compares, but for images: equal ones differ in none of them."""
+    parts = {key: _essence(spec.get(key)) for key in _OF_POD}
+    slots = {each["name"]: {key: _essence(each.get(key)) for key in _OF_SLOT} for each in spec.get("containers", ())}
+    return hashlib.sha256(json.dumps([parts, slots], sort_keys=True).encode()).hexdigest()
+
+
 _OF_POD = ("hostname", "restartPolicy", "securityContext", "automountServiceAccountToken")
 _OF_SLOT = ("command", "workingDir", "env", "securityContext", "resources", "volumeMounts")
 

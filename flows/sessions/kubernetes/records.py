@@ -20,6 +20,7 @@ from flows.sessions.kubernetes.manifests import (
     SLOTS,
     SPEC,
     STARTED,
+    fingerprint,
 )
 from flows.sessions.model import Container, Running, Session
 
@@ -38,6 +39,7 @@ class Slot:
         trouble: why the container can't run, in Kubernetes' words; empty: nothing is wrong, or only that kubelet waits
             for minutes before it begins one again that has ended often.
         asked: digest of the image that its specification asks for.
+        reference: that image, as its specification names it.
         had: the generation whose program ended with its container, and which nobody has stopped; 0: none.
         code: exit code of that container; -1: nobody knows.
         last: the generation that runs here, or was the last to; 0: none.
@@ -59,6 +61,7 @@ class Slot:
     last: int = 0
     started: datetime | None = None
     ended: datetime | None = None
+    reference: str = ""
 
     def was_taken(self, image: str) -> bool:
         """Whether the program that it had didn't end by itself: it was killed, or somebody has put in another image.
@@ -80,6 +83,7 @@ class SessionPod:
             nobody hears of, for instance.
         over: it has ended for good: evicted, for instance. Nothing of it runs, and nothing will.
         made: when the API server got it; none: it doesn't say.
+        fingerprint: of its specification.
     """
 
     name: str
@@ -93,6 +97,7 @@ class SessionPod:
     over: bool
     slots: tuple[Slot, ...]
     made: datetime | None = None
+    fingerprint: str = ""
 
     def slot_of(self, generation: int) -> Slot | None:
         """The slot that a generation has."""
@@ -109,7 +114,7 @@ def pod(told: Mapping[str, Any]) -> SessionPod:
     metadata, spec, status = told["metadata"], told["spec"], told.get("status") or {}
     annotations = metadata.get("annotations") or {}
     seen = {each["name"]: each for each in status.get("containerStatuses") or ()}
-    images = {each["name"]: each["image"].rpartition("@")[2] for each in spec["containers"]}
+    images = {each["name"]: each["image"] for each in spec["containers"]}
     claims = {
         volume["name"]: volume["persistentVolumeClaim"]["claimName"]
         for volume in spec["volumes"]
@@ -127,10 +132,12 @@ def pod(told: Mapping[str, Any]) -> SessionPod:
         over=status.get("phase") in ("Failed", "Succeeded"),
         slots=tuple(_slot(name, annotations, seen.get(name, {}), images.get(name, "")) for name in SLOTS),
         made=_moment(metadata.get("creationTimestamp", "")),
+        fingerprint=fingerprint(spec),
     )
 
 
-def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any], asked: str) -> Slot:
+def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any], reference: str) -> Slot:
+    asked = reference.rpartition("@")[2]
     state = seen.get("state") or {}
     runs = "running" in state
     container = seen.get("containerID", "") if runs else ""
@@ -157,6 +164,7 @@ def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any], as
         last=int(opened.get("generation", 0)),
         started=started,
         ended=ended,
+        reference=reference,
     )
 
 

@@ -118,5 +118,6 @@ def socket(request: httpx2.Request, auth: httpx2.Auth | None, verify: ssl.SSLCon
         open_timeout=_HANDSHAKE_SECONDS,
         close_timeout=1,
         max_size=_MESSAGE,
+        compression=None,  # no kubelet takes it, and where a proxy did, each of hundreds would hold its tables in memory
         proxy=None,
     )

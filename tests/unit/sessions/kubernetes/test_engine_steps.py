@@ -39,7 +39,7 @@ class Memory:
         self.records = {each.container: manifests.record(each, OPTIONS, ran=True) for each in sessions}
         self.pods: dict[str, dict[str, Any]] = {}
         self.begun = list[list[str]]()
-        self.refuses, self.ended = "", ""
+        self.refuses, self.ended, self.listed = "", "", 0
         self.ids, self.restarted = dict[str, str](), dict[str, str]()
 
     def pod(self, name: str, node: str, annotations: Mapping[str, str]) -> None:
@@ -73,6 +73,7 @@ class Memory:
         assert resource == "configmaps"
 
     def list(self, resource: str, **labels: str) -> list[dict[str, Any]]:
+        self.listed += 1
         return deepcopy([*(self.pods if resource == "pods" else self.records).values()])
 
     def each(self, resource: str, read: Callable[[dict[str, Any]], Any], **labels: str) -> Sequence[Any]:
@@ -205,3 +206,40 @@ def test_a_program_whose_container_has_just_ended_begins_in_the_next_one(
     engine.start(SESSION.container)
     assert server.begun[-1][2:6] == ["start", "1", "0", "sure"]
     assert server.seen()[1] == (Running.running, False)
+
+
+@pytest.fixture
+def followed(server: Memory) -> Memory:
+    """The API server with a Pod that is followed, up to a moment ago."""
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    seen = (records.pod(deepcopy(server.pods["refit-ada-1"])),)
+    server.follower.of = lambda *_: seen
+    return server
+
+
+def test_of_a_followed_pod_that_is_as_it_was_made_nobody_is_asked(followed: Memory, engine: Kubernetes) -> None:
+    assert engine.by_hand(SESSION) == ()
+    assert followed.listed == 0
+
+
+def test_changes_by_hand_are_those_that_the_api_server_tells_of(server: Memory, engine: Kubernetes) -> None:
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    spec = server.pods["refit-ada-1"]["spec"]
+    made, spec["hostname"] = spec["hostname"], "by-hand"
+    told = records.pod(deepcopy(server.pods["refit-ada-1"]))
+    assert engine.by_hand(SESSION) == ("hostname of its Pod",)
+    server.follower.of = lambda *_: (told,)
+    assert engine.by_hand(SESSION) == ("hostname of its Pod",)
+    spec["hostname"] = made  # of which nobody has told yet
+    assert engine.by_hand(SESSION) == ()
+
+
+@pytest.mark.parametrize("change", [{"image": NEW}, {"image": OLD.replace("example.com", "example.org")}])
+def test_another_image_by_hand_is_seen_in_a_followed_pod(
+    server: Memory, engine: Kubernetes, change: dict[str, str]
+) -> None:
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    server.pods["refit-ada-1"]["spec"]["containers"][0] |= change
+    seen = (records.pod(deepcopy(server.pods["refit-ada-1"])),)
+    server.follower.of = lambda *_: seen
+    assert engine.by_hand(SESSION) == ("image of slot a",)

@@ -111,3 +111,12 @@ def test_a_move_of_one_session_alone_waits_for_no_list(server: Server, monkeypat
     assert server.asked.wait(PATIENCE)
     server.goes_on.set()
     wait_until(lambda: follower.of("configmaps", "ada") is not None)
+
+
+def test_questions_for_a_third_session_are_those_of_a_run(server: Server) -> None:
+    follower = Follower(server)
+    assert [follower.of("configmaps", name) for name in ("ada", "grace", "ada", "grace")] == [None] * 4
+    assert not server.asked.is_set()
+    server.goes_on.set()
+    (record,) = follower.of("configmaps", "mary") or ()
+    assert record["metadata"]["name"] == "mary"

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,11 +129,34 @@ def test_a_pod_as_the_api_server_completes_it_is_not_changed_by_hand() -> None:
     live["tolerations"] = [{"key": "node.kubernetes.io/not-ready"}]
     live["containers"][1]["image"] = "another"  # the other slot's
     assert manifests.changed_by_hand(live, expected, "a") == ()
+    assert manifests.fingerprint(live) == manifests.fingerprint(expected)
     del live["containers"][1]["volumeMounts"][0]
     live["containers"].append({"name": "miner"})
     live["containers"][0]["image"] = "another"
     changed = ("a container 'miner' in its Pod", "image of slot a", "volumeMounts of slot b")
     assert manifests.changed_by_hand(live, expected, "a") == changed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda spec: spec.update(hostname="another"),
+        lambda spec: spec.update(automountServiceAccountToken=True),
+        lambda spec: spec["securityContext"].update(runAsUser=0),
+        lambda spec: spec["containers"].append({"name": "miner"}),
+        lambda spec: spec["containers"].pop(),
+        *(
+            lambda spec, key=key: spec["containers"][1].update({key: "another"})
+            for key in ("command", "workingDir", "env", "securityContext", "resources", "volumeMounts")
+        ),
+    ],
+)
+def test_a_fingerprint_is_another_after_each_change_by_hand_but_of_an_image(change: Callable[[Any], Any]) -> None:
+    expected = manifests.pod_spec(WITH_ALL, OPTIONS, "s")
+    live = json.loads(json.dumps(expected))
+    change(live)
+    assert manifests.changed_by_hand(live, expected, "a")
+    assert manifests.fingerprint(live) != manifests.fingerprint(expected)
 
 
 def test_a_right_that_is_missing_comes_with_the_role_that_grants_it() -> None:
