@@ -9,11 +9,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from typing import Any
 
+import httpx2
 import pytest
 from websockets.sync.client import connect
 from websockets.sync.server import ServerConnection, serve
 
+from flows.sessions.kubernetes import streams
 from flows.sessions.kubernetes.tls import OneAtATime, TlsSocket
 from tests.support.certificates import Authority, make_authority
 from tests.support.waiting import PATIENCE
@@ -139,13 +142,39 @@ def test_a_server_that_ends_it_is_heard(authority: Authority) -> None:
         assert read(ours, 100) == b"last words"
 
 
-def test_websockets_talk_through_it(authority: Authority) -> None:
-    """By two threads in OpenSSL, one of some hundred connections lost its first request or answer."""
-    server, client = contexts(authority)
+@contextmanager
+def echoing(context: ssl.SSLContext, **more: Any) -> Iterator[int]:
+    """A server of websockets that sends back each message; its port."""
 
     def echo(there: ServerConnection) -> None:
         for message in there:
             there.send(message)
+
+    with serve(echo, "localhost", 0, ssl=context, **more) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        try:
+            yield serving.socket.getsockname()[1]
+        finally:
+            serving.shutdown()
+            thread.join()
+
+
+def test_messages_of_programs_in_pods_are_not_compressed(authority: Authority) -> None:
+    """The tables of each connection take more memory than all else of it, and hundreds are open at the same time."""
+    server, client = contexts(authority)
+    with (
+        echoing(server, subprotocols=["v4.channel.k8s.io"]) as port,
+        streams.socket(httpx2.Request("GET", f"https://localhost:{port}/exec"), None, client) as socket,
+    ):
+        socket.send(LOTS[:1000])
+        assert socket.recv(timeout=PATIENCE) == LOTS[:1000]
+        assert socket.protocol.extensions == []
+
+
+def test_websockets_talk_through_it(authority: Authority) -> None:
+    """By two threads in OpenSSL, one of some hundred connections lost its first request or answer."""
+    server, client = contexts(authority)
 
     def talk(number: int) -> bool:
         with connect(f"wss://localhost:{port}/", ssl=OneAtATime(client), proxy=None) as socket:  # type: ignore[arg-type]
@@ -154,13 +183,5 @@ def test_websockets_talk_through_it(authority: Authority) -> None:
                 assert socket.recv(timeout=PATIENCE) == bytes(size)
         return True
 
-    with serve(echo, "localhost", 0, ssl=server) as serving:
-        port = serving.socket.getsockname()[1]
-        thread = threading.Thread(target=serving.serve_forever)
-        thread.start()
-        try:
-            with ThreadPoolExecutor(8) as pool:
-                assert all(pool.map(talk, range(200)))
-        finally:
-            serving.shutdown()
-            thread.join()
+    with echoing(server) as port, ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(talk, range(200)))
