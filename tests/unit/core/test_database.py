@@ -47,7 +47,7 @@ class TestSqlite(DatabaseContract):
         def until_all_wait(connection: Connection) -> None:
             append(connection, Kind.noticed)
             begun.set()
-            until = monotonic() + 10
+            until = monotonic() + PATIENCE
             while len(database._writes[engine]._waiting) < others and monotonic() < until:
                 sleep(0.01)
 

@@ -90,9 +90,11 @@ def test_it_holds_for_what_the_environment_says_is_a_proxy(monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_it_holds_for_what_is_sent_to_somebody_who_does_not_listen() -> None:
+    over = Event()
+
     class Deaf(Request):
         def hear_nothing(self) -> None:
-            Event().wait(3)
+            over.wait()
 
         do_PUT = hear_nothing  # noqa: N815
 
@@ -101,7 +103,10 @@ def test_it_holds_for_what_is_sent_to_somebody_who_does_not_listen() -> None:
             yield bytes(1 << 20)
 
     with serving(Deaf) as port, Client(False) as client, pytest.raises(TooSlow, match="longer than"):
-        client.exchange("PUT", f"http://127.0.0.1:{port}", LIMITS, content=much())
+        try:
+            client.exchange("PUT", f"http://127.0.0.1:{port}", LIMITS, content=much())
+        finally:
+            over.set()
 
 
 @pytest.mark.slow

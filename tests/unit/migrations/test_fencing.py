@@ -274,13 +274,16 @@ def test_a_process_that_stood_still_wakes_up_beside_its_successor_and_does_not_t
     with sessions.alone("ada", wait=PATIENCE) as mine, ThreadPoolExecutor(1) as pool:
         [folder] = settings.folder("running").iterdir()
         assert folder.name == f"session-ada.{mine.fence}"
-        sleeps = pool.submit(copy_context().run, command.run, ["sleep", "2"])
+        ends = tmp_path / "ends"
+        ours = ["sh", "-c", f"until [ -e {ends} ]; do sleep 0.02; done"]
+        goes_on = pool.submit(copy_context().run, command.run, ours)
         wait_until(lambda: process_records.noted(folder))
         assert process.pid
         os.kill(process.pid, signal.SIGCONT)
         process.join()
+        ends.touch()
         assert process.exitcode == 1 and not touched.exists()
-        assert sleeps.result().exit_code == 0
+        assert goes_on.result().exit_code == 0
     assert not list(settings.folder("running").iterdir())
 
 

@@ -9,7 +9,7 @@ import pytest
 from flows.core.programs import command, program_output
 from flows.images.builder import log_stream
 from flows.images.builder.log_stream import Live
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ def test_a_line_is_heard_while_its_program_still_runs(heard: Heard, tmp_path: Pa
     with run_of("ours"):
         said = Live("base")
         with command.logged(tmp_path / "log", go_on):
-            command.run(["sh", "-c", f"echo one; until [ -e {tmp_path}/heard ]; do sleep 0.02; done"], limit=30)
+            command.run(["sh", "-c", f"echo one; until [ -e {tmp_path}/heard ]; do sleep 0.02; done"], limit=PATIENCE)
     assert heard.pages == [("ours", "base:\none")]
 
 

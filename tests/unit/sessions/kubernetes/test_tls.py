@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -177,7 +177,8 @@ def test_websockets_talk_through_it(authority: Authority) -> None:
     server, client = contexts(authority)
 
     def talk(number: int) -> bool:
-        with connect(f"wss://localhost:{port}/", ssl=OneAtATime(client), proxy=None) as socket:  # type: ignore[arg-type]
+        one = cast(ssl.SSLContext, OneAtATime(client))
+        with connect(f"wss://localhost:{port}/", ssl=one, proxy=None, open_timeout=PATIENCE) as socket:
             for size in (0, 1, 70_000, number):
                 socket.send(bytes(size))
                 assert socket.recv(timeout=PATIENCE) == bytes(size)
