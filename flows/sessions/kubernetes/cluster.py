@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from queue import Empty, SimpleQueue
+from threading import BoundedSemaphore
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -21,7 +22,7 @@ from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.api_server import OUTAGE_PAUSE_SECONDS, SECONDS, ApiServer
 from flows.sessions.kubernetes.follower import Follower, keeps
 from flows.sessions.kubernetes.kinds import GROUPS, VERBS
-from flows.sessions.kubernetes.manifests import KIND, ClusterOptions
+from flows.sessions.kubernetes.manifests import KIND, SESSION, ClusterOptions
 from flows.sessions.kubernetes.refusals import (
     Answer,
     ClusterAway,
@@ -39,6 +40,9 @@ _PAGE = 500  # objects of one answer
 _STREAM_SECONDS = 120.0  # a server that follows tells at least once in a minute that nothing happens
 # A connection to a program in a Pod: in it, a kubelet is restarted, or an answer lost.
 _CONNECT_SECONDS = 20.0
+# For each question about one session, the server reads the objects of all: labels are no index. Where nobody follows,
+# as when the server is just back, hundreds of moves would ask together for what the follower is about to know.
+_QUESTIONS = 4
 _MANAGER = "refit"
 _Done = TypeVar("_Done")
 
@@ -50,6 +54,7 @@ class Cluster(ApiServer):
         super().__init__(options)
         self._is_ours = False
         self.follower = Follower(self)
+        self._questions = BoundedSemaphore(_QUESTIONS)
         self._versions: dict[str, str] = {}
 
     def _check(self) -> None:
@@ -114,6 +119,27 @@ class Cluster(ApiServer):
             if error.status != httpx2.codes.GATEWAY_TIMEOUT:  # it hasn't heard of this version in time
                 raise
         return self.each(resource, read, **labels)
+
+    def of_session(
+        self, resource: str, session: str, kind: str, read: Callable[[dict[str, Any]], _Done]
+    ) -> Sequence[_Done]:
+        """The objects of a session, as the follower knows them, or else the API server.
+
+        Args:
+            resource: the kind of object.
+            session: its name.
+            kind: the value of the label `KIND`.
+            read: makes of an object what the follower has of it.
+
+        Raises:
+            ClusterError: the API server doesn't answer, or refuses.
+        """
+        followed: Sequence[_Done] | None = self.follower.of(resource, session)
+        if followed is not None:
+            return followed
+        with self._questions:
+            followed = self.follower.of(resource, session)
+            return self.each(resource, read, **{SESSION: session, KIND: kind}) if followed is None else followed
 
     def find(self, resource: str, name: str) -> dict[str, Any] | None:
         """One object; none: there is no such.

@@ -14,6 +14,7 @@ from flows.core import fence
 from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.programs.command import FOREIGN_OUTPUT
+from flows.core.threads import share_memory
 from flows.sessions.kubernetes import manifests, records
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions
 from flows.sessions.kubernetes.isolation import Isolation
@@ -55,6 +56,7 @@ class Kubernetes:
             configuration: digest of an image → its configuration; raises RefitError if there is none.
             gateway: the way in to sessions.
         """
+        share_memory()  # hundreds of moves have a thread and TLS each
         self._options, self._configuration, self._gateway = options, configuration, gateway
         self._cluster = Cluster(options)
         self._placement, self._isolation = Placement(self._cluster, options), Isolation(self._cluster)
@@ -70,8 +72,9 @@ class Kubernetes:
 
     def _records(self, session: str = "") -> Sequence[Mapping[str, Any]]:
         """The records of all generations, or of those of one session, as the API server has them."""
-        followed = self._cluster.follower.of("configmaps", session) if session else None
-        return self._cluster.list("configmaps", **{SESSION: session, KIND: "record"}) if followed is None else followed
+        if not session:
+            return self._cluster.list("configmaps", **{SESSION: session, KIND: "record"})
+        return self._cluster.of_session("configmaps", session, "record", dict)
 
     def pull(self, image: str) -> None:
         """Bring the image with this digest to every node on which sessions run.

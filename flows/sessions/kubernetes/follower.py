@@ -35,7 +35,7 @@ _SHORTEST_WATCH_SECONDS = 1.0
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 # So old a change of our own may be that shows what was there after it, and so long its watch may take to tell of it.
 _RECENT_SECONDS, _SETTLE_SECONDS = 30.0, 3.0
-# So long a question waits for the list with which the following of thousands begins.
+# So long a question waits for the next page of the list with which the following of thousands begins.
 _LIST_SECONDS = 10.0
 _FOLLOWED = {"pods": "session", "configmaps": "record"}
 
@@ -72,7 +72,7 @@ class Server(Protocol):
 class _Kind:
     """The objects of one kind, by session and name; `live`: they are all there is, up to the version `told`.
 
-    `beginning`: they are listed for the first time; nobody waits for that list after `patience`, in monotonic seconds.
+    `beginning`: they are listed; nobody waits for that list after `patience`, in monotonic seconds.
     """
 
     live: bool = False
@@ -114,7 +114,8 @@ class Follower:
             # Hundreds that move at the same time would each ask the API server for what the list is about to tell.
             # A move of one session alone doesn't wait: people may be kept waiting meanwhile.
             if len(self._sessions) > 1:
-                self._told.wait_for(lambda: not kind.beginning, max(0.0, kind.patience - time.monotonic()))
+                while kind.beginning and (left := kind.patience - time.monotonic()) > 0:
+                    self._told.wait(left)
             if not kind.live:
                 return None
             return tuple(told for _, told in kind.objects.get(session, {}).values() if told is not None)
@@ -148,8 +149,8 @@ class Follower:
                 self._own[resource, session] = (at, time.monotonic(), fence.number())
 
     def _begin(self, resource: str, kind: _Kind) -> None:
-        kind.live, kind.pid, kind.objects, kind.told, kind.beginning = False, os.getpid(), {}, 0, True
-        kind.patience = time.monotonic() + _LIST_SECONDS
+        kind.live, kind.pid, kind.objects, kind.told = False, os.getpid(), {}, 0
+        self._goes_on(kind)
         Thread(target=self._follow, args=(resource,), name=f"follow-{resource}", daemon=True).start()
 
     def saw(self, resource: str, told: Told, *, gone: bool = False) -> None:
@@ -206,6 +207,7 @@ class Follower:
         """
         kind = self._kinds[resource]
         try:
+            self._goes_on(kind)
             version = self._listed(resource)
             self._is(kind, live=True)
             while version:
@@ -215,6 +217,11 @@ class Follower:
                     raise ClusterError(f"The API server ends the watch of {resource} at once.")
         finally:
             self._is(kind, live=False)
+
+    def _goes_on(self, kind: _Kind) -> None:
+        """Let questions wait for the next page of a list."""
+        with self._told:
+            kind.beginning, kind.patience = True, time.monotonic() + _LIST_SECONDS
 
     def _is(self, kind: _Kind, *, live: bool) -> None:
         with self._told:
@@ -232,6 +239,7 @@ class Follower:
             if not (more := told["metadata"].get("continue")):
                 break
             params["continue"] = more
+            self._goes_on(self._kinds[resource])
         version = str(told["metadata"]["resourceVersion"])
         with self._lock:  # what was removed while nobody followed
             for by_name in self._kinds[resource].objects.values():

@@ -51,8 +51,9 @@ class Placement:
 
     def pods(self, session: str = "") -> tuple[SessionPod, ...]:
         """The Pods of a session, or those of all."""
-        followed: tuple[SessionPod, ...] | None = self._cluster.follower.of("pods", session) if session else None
-        return tuple(self._cluster.each("pods", records.pod, **self._of(session))) if followed is None else followed
+        if not session:
+            return tuple(self._cluster.each("pods", records.pod, **self._of(session)))
+        return tuple(self._cluster.of_session("pods", session, "session", records.pod))
 
     def seen_now(self, session: str) -> tuple[SessionPod, ...]:
         """The Pods of a session by the API server's own word, for whom what was told a moment ago isn't enough."""

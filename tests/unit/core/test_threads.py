@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,3 +81,35 @@ def test_a_call_is_waited_for_no_longer_than_that() -> None:
     goes_on.set()
     with pytest.raises(KeyError):
         within(PATIENCE, lambda: {}["a failure of its own"])
+
+
+# glibc tells of each of its arenas as a heap.
+_ARENAS = """
+import ctypes, sys, threading
+from flows.core.threads import share_memory
+if "shared" in sys.argv:
+    share_memory()
+together = threading.Barrier(6)
+def work():
+    block = bytes(10_000)
+    together.wait()
+threads = [threading.Thread(target=work) for _ in range(6)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+out = ctypes.c_void_p(libc.fdopen(1, b"w"))
+libc.malloc_info(0, out)
+libc.fflush(out)
+"""
+
+
+def test_hundreds_of_threads_share_what_two_have_needed() -> None:
+    def arenas(*words: str) -> int:
+        call = [sys.executable, "-c", _ARENAS, *words]
+        return subprocess.run(call, check=True, capture_output=True, text=True).stdout.count("<heap nr=")
+
+    assert arenas("shared") == 2
+    assert arenas() > 2

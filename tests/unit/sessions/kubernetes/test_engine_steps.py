@@ -79,6 +79,12 @@ class Memory:
     def each(self, resource: str, read: Callable[[dict[str, Any]], Any], **labels: str) -> Sequence[Any]:
         return tuple(map(read, self.list(resource)))
 
+    def of_session(
+        self, resource: str, session: str, kind: str, read: Callable[[dict[str, Any]], Any]
+    ) -> Sequence[Any]:
+        followed = self.follower.of(resource, session)
+        return self.each(resource, read) if followed is None else followed
+
     def find(self, resource: str, name: str) -> dict[str, Any] | None:
         return deepcopy(self.pods.get(name))
 

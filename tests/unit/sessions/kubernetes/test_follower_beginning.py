@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
+import httpx2
 import pytest
 
 from flows.sessions.kubernetes import follower as module
@@ -120,3 +122,60 @@ def test_questions_for_a_third_session_are_those_of_a_run(server: Server) -> Non
     server.goes_on.set()
     (record,) = follower.of("configmaps", "mary") or ()
     assert record["metadata"]["name"] == "mary"
+
+
+class Pages(Server):
+    """A server whose list has two pages; the second one is told once it `goes_on`. `forgets`: at the first watch."""
+
+    def __init__(self, before_it: Callable[[], None]) -> None:
+        super().__init__()
+        self._before_it, self.forgets = before_it, False
+        self.second = SimpleQueue[bool]()
+
+    def page(self, resource: str, **params: str) -> dict[str, Any]:
+        if "continue" not in params:
+            self._before_it()
+            return {"metadata": {"resourceVersion": "7", "continue": "there is more"}, "items": []}
+        self.second.put(True)
+        return super().page(resource, **params)
+
+    @contextmanager
+    def stream(self, resource: str, **params: str) -> Iterator[httpx2.Response]:
+        if not self.forgets:
+            Event().wait()
+        self.forgets = False
+        self.goes_on.clear()
+        yield httpx2.Response(410)
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
+    """A server of thousands: nobody would wait for the first page, and everybody waits for the next one."""
+    monkeypatch.setattr(module, "_LIST_SECONDS", 0.0)
+    made = Pages(lambda: monkeypatch.setattr(module, "_LIST_SECONDS", PATIENCE))
+    yield made
+    made.goes_on.set()
+
+
+def begun(pages: Pages) -> Follower:
+    """A follower whose list has come to its second page."""
+    follower = Follower(pages)
+    for name in _NAMES:
+        follower.of("configmaps", name)
+    pages.second.get(timeout=PATIENCE)
+    return follower
+
+
+def test_a_list_is_waited_for_as_long_as_its_pages_come(pages: Pages, threads: ThreadPoolExecutor) -> None:
+    answers = asked_by_all(begun(pages), threads)
+    pages.goes_on.set()
+    assert all(answer.result(PATIENCE) for answer in answers)
+
+
+def test_a_list_that_is_made_anew_is_waited_for_as_well(pages: Pages, threads: ThreadPoolExecutor) -> None:
+    follower, pages.forgets = begun(pages), True
+    pages.goes_on.set()
+    pages.second.get(timeout=PATIENCE)  # the server had forgotten what came after the first list
+    answers = asked_by_all(follower, threads)
+    pages.goes_on.set()
+    assert all(answer.result(PATIENCE) for answer in answers)

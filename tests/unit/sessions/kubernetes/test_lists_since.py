@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from queue import SimpleQueue
+from threading import Event
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.refusals import ClusterError
 from tests.support.pods import OPTIONS, SESSION
+from tests.support.waiting import PATIENCE
 
 LEASE = 3
 
@@ -92,3 +97,31 @@ def test_a_list_that_is_refused_is_an_error(seen_now: Callable[[Cluster], list[s
         cluster.follower.changed("pods", pod(7))
         with pytest.raises(ClusterError):
             seen_now(cluster)
+
+
+def test_hundreds_that_ask_while_nobody_follows_are_answered_by_few_lists() -> None:
+    """As when the API server is just back: for each question it would read the objects of all sessions."""
+    told, may_tell = SimpleQueue[bool](), Event()
+
+    class Slow(Listing):
+        def page(self, resource: str, **params: str) -> dict[str, Any]:
+            may_tell.wait(PATIENCE)
+            return super().page(resource, **params)
+
+    cluster, known = Slow(), list[Any]()
+
+    def of(resource: str, session: str) -> tuple[Any, ...] | None:
+        told.put(True)
+        return tuple(known) or None
+
+    cluster.follower.of = of  # type: ignore[method-assign]
+    placement, asking, few = Placement(cluster, OPTIONS), 12, 4
+    with ThreadPoolExecutor(asking) as pool:
+        answers = [pool.submit(placement.pods, SESSION.name) for _ in range(asking)]
+        for _ in range(asking + few):  # those who ask the server look once more before
+            told.get(timeout=PATIENCE)
+        known.append("followed")
+        may_tell.set()
+        names = Counter(str(getattr(answer.result(PATIENCE)[0], "name", "followed")) for answer in answers)
+    assert names == {"refit-ada-1": few, "followed": asking - few}
+    assert len(cluster.asked) == few
