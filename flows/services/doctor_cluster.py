@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flows.core.errors import RefitError
+from flows.core.formatting import some
 from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.services.doctor_findings import Finding
@@ -36,7 +37,11 @@ def cluster(settings: Settings) -> Iterable[Finding]:
         version = cluster.of_all("version", "") or {}
         yield Finding("cluster", True, f"Kubernetes {version.get('gitVersion', '')}")
         yield judge_rights(rights.lacking(cluster), options.namespace)
-        yield judge_drains(cluster.may(rights.NODES), cluster.may(rights.BUDGET))
+        sees_nodes = cluster.may(rights.NODES)
+        yield judge_drains(sees_nodes, cluster.may(rights.BUDGET))
+        if sees_nodes:
+            nodes = (cluster.of_all("api/v1", "nodes") or {}).get("items") or []
+            yield judge_gpus(nodes, settings.kubernetes.gpu_resource)
         yield judge_isolation(options, all(map(cluster.may, rights.ISOLATION)))
         yield from _objects(cluster, options)
         yield judge_snapshots(ClusterSnapshots(cluster).how())
@@ -107,6 +112,14 @@ def judge_drains(sees_nodes: bool, holds_back: bool) -> Finding:
             "drains", True, "seen; they evict sessions at once, for Refit may not make budgets of disruption"
         )
     return Finding("drains", True, "seen; they wait until Refit has moved the sessions")
+
+
+def judge_gpus(nodes: Iterable[Mapping[str, Any]], resource: str) -> Finding:
+    """Which nodes offer GPUs to sessions; a cluster can do without."""
+    offered = [node for node in nodes if (node.get("status") or {}).get("allocatable", {}).get(resource, "0") != "0"]
+    names = some(sorted(str(node["metadata"]["name"]) for node in offered))
+    none = f"no node offers {resource}, which `kubernetes.gpu_resource` names: a session with GPUs waits for one"
+    return Finding("GPUs", True, f"{resource} on {names}" if offered else none)
 
 
 def judge_isolation(options: ClusterOptions, allowed: bool) -> Finding:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any
 
+from sqlalchemy import Engine as Database
+
 from flows.core.lazily import lazily
 from flows.core.settings import Settings
-from flows.sessions.engine import Engine, Homes, Tokens
+from flows.sessions.engine import Engine, Gpus, Homes, Tokens
 from flows.sessions.machines import Machines, ThisMachine
 from flows.sessions.trial import Trials
 
@@ -17,10 +19,12 @@ with lazily(globals()):
     from flows.images.registry import Registry
     from flows.sessions.containers.podman import Podman
     from flows.sessions.containers.trials import PodmanTrials
+    from flows.sessions.gpus.gpu_pool import GpuPool
     from flows.sessions.homes.home import LocalHomes
     from flows.sessions.kubernetes import ownership
     from flows.sessions.kubernetes.cluster import Cluster  # 0.3 s
     from flows.sessions.kubernetes.engine import Kubernetes
+    from flows.sessions.kubernetes.gpus import ClusterGpus
     from flows.sessions.kubernetes.homes import ClusterHomes
     from flows.sessions.kubernetes.nodes import ClusterNodes
     from flows.sessions.kubernetes.tokens import SecretTokens
@@ -50,6 +54,13 @@ def homes(settings: Settings) -> Homes:
 def machines(settings: Settings) -> Machines:
     """The machines on which sessions run."""
     return ClusterNodes(Cluster(ownership.options(settings))) if settings.in_cluster else ThisMachine()
+
+
+def gpus(settings: Settings, database: Database) -> Gpus:
+    """The GPUs that sessions can have."""
+    if settings.in_cluster:
+        return ClusterGpus(Cluster(ownership.options(settings)), settings.kubernetes.gpu_resource)
+    return GpuPool(settings, database)
 
 
 def tokens(settings: Settings) -> Tokens:

@@ -27,12 +27,10 @@ from flows.gateway import routes
 from flows.sessions import engines
 from flows.sessions.access import SessionAccess
 from flows.sessions.engine import Engine, Homes
-from flows.sessions.gpus.gpu_pool import GpuPool
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import PREFIX, Running, Session, check_name
 from flows.sessions.overview import Status, statuses
 from flows.sessions.packages.install import SystemPackages
-from flows.sessions.podman_only import only_on_podman
 from flows.sessions.store import NameTaken, Store
 from flows.sessions.wishes import caller
 
@@ -62,7 +60,7 @@ class Sessions(SessionAccess):
     def __init__(self, settings: Settings, engine: Engine, homes: Homes, store: Store) -> None:
         super().__init__(settings, engine)
         self.homes, self.store = homes, store
-        self.gpus = GpuPool(settings, store.database)
+        self.gpus = engines.gpus(settings, store.database)
         self.packages = SystemPackages(settings, store.database)
         self.machines = engines.machines(settings)
 
@@ -197,7 +195,6 @@ class Sessions(SessionAccess):
         """
         if not session.gpus:
             return replace(session, devices=())
-        only_on_podman(self._settings, f"The GPUs of the session {session.name!r}")
         devices = self.gpus.take(session.name, session.gpus, session.devices, by=caller(), wait=wait)
         return replace(session, devices=devices)
 
@@ -296,7 +293,8 @@ class Sessions(SessionAccess):
 
         A home that goes to another machine can't be on both.
         """
-        if not session.access.late_home or session.volumes or not self.engine.binds_late():
+        could = session.access.late_home and not session.volumes and self.engine.binds_late()
+        if not could or (session.gpus and not self.engine.on_this_machine):  # one container of its Pod has them
             return False
         return session.name not in self.machines.leaving()
 
@@ -388,12 +386,14 @@ class Sessions(SessionAccess):
 
     def _given_up(self, session: Session) -> str:
         """Stop what didn't get ready, and let others have its GPUs; returns the last lines that it wrote."""
-        self.gpus.keep(session.name, ())
-        if self.running(session) is None:
-            return ""
-        last_lines = self.engine.logs(session.container, LAST_LINES)
-        self.engine.stop(session.container, self._settings.stop_grace_seconds)
-        return last_lines
+        try:
+            if self.running(session) is None:
+                return ""
+            last_lines = self.engine.logs(session.container, LAST_LINES)
+            self.engine.stop(session.container, self._settings.stop_grace_seconds)
+            return last_lines
+        finally:
+            self.gpus.keep(session.name, ())
 
     def _folder(self, name: str) -> Path:
         return self._settings.folder("sessions") / check_name(name)

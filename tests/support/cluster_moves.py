@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.catalog.model import Access
+from flows.catalog.model import Access, Resources
 from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.core.settings.cluster import ClusterSettings, Snapshots
@@ -124,7 +124,13 @@ def settings_for_cluster(home: Path, **more: object) -> Settings:
 
 @contextmanager
 def cluster_scene(
-    folder: Path, *, late: bool, first: str = ":", bad: str = "exit 3", **more: object
+    folder: Path,
+    *,
+    late: bool,
+    first: str = ":",
+    bad: str = "exit 3",
+    resources: Resources = Resources(),  # noqa: B008 - it is frozen
+    **more: object,
 ) -> Iterator[ClusterScene]:
     """Such a session in the cluster that runs.
 
@@ -140,17 +146,23 @@ def cluster_scene(
     for digest in (one, two, failing):
         variants.sign(settings, registry, registry.manifest(settings.repository, digest), {})
     access = cluster_images.LATE_SERVER if late else cluster_images.SERVER
-    with session_between(settings, _PROFILE, access, (one, two), failing) as scene:
+    with session_between(settings, _PROFILE, access, (one, two), failing, resources=resources) as scene:
         yield scene
 
 
 @contextmanager
 def session_between(
-    settings: Settings, profile: str, access: Access, good: tuple[str, str], bad: str, own: tuple[str, ...] = ()
+    settings: Settings,
+    profile: str,
+    access: Access,
+    good: tuple[str, str],
+    bad: str,
+    own: tuple[str, ...] = (),
+    resources: Resources = Resources(),  # noqa: B008 - it is frozen
 ) -> Iterator[ClusterScene]:
     """The session with some files in its home, on the first of these images, which are in the registry and signed."""
     sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
-    sessions.create(NAME, profile, _RELEASE, good[0], access)
+    sessions.create(NAME, profile, _RELEASE, good[0], access, resources=resources)
     try:
         sessions.execute(NAME, ["sh", "-euc", f"cd /home/dev; {_FURNISH}"])
         yield ClusterScene(settings, sessions, journal, good, bad, own)

@@ -59,10 +59,10 @@ def to(sessions: Sessions, name: str, image: str) -> Decision:
     return Decision(name, Action.migrate, sessions.store.session(name).image, image)
 
 
-def carry_out(executor: MoveExecutor, decision: Decision, packages: str = "") -> Result:
+def carry_out(executor: MoveExecutor, decision: Decision, packages: str = "", **more: Any) -> Result:
     """Move a session that nobody works in; again where a machine that gets nothing done for a while put that off."""
     for _ in range(TRIES):
-        result = executor.carry_out(decision, packages)
+        result = executor.carry_out(decision, packages, **more)
         if result.state is not State.deferred:
             break
     return result

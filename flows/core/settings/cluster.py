@@ -16,6 +16,9 @@ _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 Label = Annotated[str, Field(pattern=rf"^{_NAME}$", max_length=63)]
 NameOrNone = Annotated[str, Field(pattern=rf"^({_NAME}(\.{_NAME})*)?$", max_length=253)]
 
+# A domain, and a name in it: resources without a domain are Kubernetes' own.
+_RESOURCE = rf"^{_NAME}(\.{_NAME})*/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?$"
+
 
 def _cidr(text: str) -> str:
     """A range of addresses as NetworkPolicies take it.
@@ -97,6 +100,12 @@ class ClusterSettings(Document):
         0.0, ge=0, description="GB of memory of a session whose profile has no `resources.memory`; 0: no limit."
     )
     cpus: float = Field(0.0, ge=0, description="Cores of a session whose profile has no `resources.cpus`; 0: no limit.")
+    gpu_resource: str = Field(
+        "nvidia.com/gpu",
+        pattern=_RESOURCE,
+        max_length=317,
+        description="Resource by which a device plugin offers GPUs: `resources.gpus` of a profile counts it.",
+    )
     gateway_addresses: tuple[Cidr, ...] = Field(
         (),
         description="Addresses, as CIDRs, from which a gateway outside of the cluster comes: it and Refit's own Pods "

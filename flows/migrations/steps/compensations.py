@@ -13,7 +13,7 @@ from flows.migrations.move import Entry, Move, Phase, has_code
 from flows.migrations.move_steps import Code, StepName
 from flows.migrations.results import NOTHING, Outcome
 from flows.migrations.steps import home_snapshots, previous_containers, shutdown_notice, unattended
-from flows.migrations.steps.move_context import NO_SNAPSHOT, MoveContext, stays_cold
+from flows.migrations.steps.move_context import NO_SNAPSHOT, MoveContext
 from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.ide import login_notice
 from flows.sessions.model import Running
@@ -33,7 +33,7 @@ class Compensations:
     def rewarm(self, move: Move) -> Outcome:
         """The old IDE is imported while the new one is ended and the home brought back; it gets that in `revive`."""
         # The container that failed doesn't count: it waits for nothing more.
-        if why := stays_cold(move.before) or self._context.no_room(lambda: 0):
+        if why := self._context.stays_cold(move.before) or self._context.no_room(lambda: 0):
             return Outcome(f"not warm: {why}")
         try:
             if self._sessions.engine.create(move.before).running is not Running.running:

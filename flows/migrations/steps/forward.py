@@ -29,7 +29,7 @@ from flows.migrations.rehearsals.rehearsal import CELL, CELL_SAYS, TooSlow, rehe
 from flows.migrations.results import NOTHING, Deferred, Outcome, Unproven
 from flows.migrations.rollouts.foreign_builds import NOBODYS, Foreign, ForeignBuilds
 from flows.migrations.steps import environments, home_snapshots, packages, previous_containers, shutdown_notice
-from flows.migrations.steps.move_context import MoveContext, says_used, stays_cold
+from flows.migrations.steps.move_context import MoveContext, says_used
 from flows.sessions.activity import hook
 from flows.sessions.activity.probes import FINAL_PROBE, Watch
 from flows.sessions.activity.seen import Seen as Look
@@ -338,7 +338,7 @@ class Forward:
                 self._sessions.engine.remove(container.name)
 
     def _not_warm(self, session: Session) -> str:
-        if why := stays_cold(session):
+        if why := self._context.stays_cold(session):
             return why
         return self._context.no_room(self._waiting)
 

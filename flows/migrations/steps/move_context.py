@@ -101,6 +101,14 @@ class MoveContext:
         most, needed = self.settings.warm_containers, self.settings.warm_memory
         return room_obstacle(waiting(), most, psutil.virtual_memory().available / 1e9, needed)
 
+    def stays_cold(self, session: Session) -> str:
+        """Why the container of a session can't run before its home comes, beside another one of it; empty: it can."""
+        if session.late_home:
+            return ""
+        if session.gpus and not self.sessions.engine.on_this_machine:
+            return "one container has its GPUs, and the next one takes its place"
+        return "its image can't start before its home is mounted"
+
     def ended(self, move: Move) -> Opened:
         """The documents, kernels and terminals that the stop has ended."""
         return shutdown_notice.ended_by(self.journal.entries(move))
@@ -112,11 +120,6 @@ NO_SNAPSHOT = "no snapshot of the home: there are none here, so a change of the 
 def says_used(session: Session) -> bool:
     """Whether its IDE says if anybody has used it since it started."""
     return session.access.protocol == "jupyter"
-
-
-def stays_cold(session: Session) -> str:
-    """Why the container of a session can't run before its home comes, beside another one of it; empty: it can. Pure."""
-    return "" if session.late_home else "its image can't start before its home is mounted"
 
 
 def room_obstacle(waiting: int, most: int, free: float, needed: float) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from flows.core.settings import Settings
 from flows.core.settings.cluster import Snapshots, Toleration
+from flows.sessions.kubernetes import resources
 from flows.sessions.model import HOME, Session, Volume
 
 SLOTS = ("a", "b")
@@ -213,10 +214,10 @@ def pod_spec(session: Session, options: ClusterOptions, script: str) -> dict[str
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_slot(slot, session, options) for slot in SLOTS],
+        "containers": [_slot(slot, session, options) for slot in _slots(session)],
         "volumes": [
             {"name": "home", "persistentVolumeClaim": {"claimName": session.home.name}},
-            *({"name": f"home-{slot}", "emptyDir": {"sizeLimit": _SLOT_ROOM}} for slot in SLOTS),
+            *({"name": f"home-{slot}", "emptyDir": {"sizeLimit": _SLOT_ROOM}} for slot in _slots(session)),
             {"name": "slots", "emptyDir": {"medium": "Memory", "sizeLimit": _SLOT_ROOM}},
             {"name": "bin", "configMap": {"name": script, "defaultMode": 0o555}},
             {"name": "token", "secret": {"secretName": secret(session.name), "defaultMode": 0o440}},
@@ -232,6 +233,11 @@ def pod_spec(session: Session, options: ClusterOptions, script: str) -> dict[str
     if options.tolerations:
         spec["tolerations"] = [dict(toleration) for toleration in options.tolerations]
     return spec
+
+
+def _slots(session: Session) -> Sequence[str]:
+    """The slots of a session's Pod: one where it has devices, which a plugin gives to each container for itself."""
+    return SLOTS[:1] if session.devices else SLOTS
 
 
 def secret(session: str) -> str:
@@ -296,6 +302,7 @@ def _slot(slot: str, session: Session, options: ClusterOptions) -> dict[str, Any
             for volume in session.volumes
         ),
     ]
+    memory, cpus = session.memory or options.memory, session.cpus or options.cpus
     return {
         "name": slot,
         "image": options.reference(session.image),
@@ -305,17 +312,9 @@ def _slot(slot: str, session: Session, options: ClusterOptions) -> dict[str, Any
         "workingDir": "/",
         "env": [{"name": "REFIT_SLOT", "value": slot}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "resources": _resources(session, options),
+        "resources": resources.asked(memory, cpus, resources.devices(session), len(_slots(session))),
         "volumeMounts": mounts,
     }
-
-
-def _resources(session: Session, options: ClusterOptions) -> dict[str, Any]:
-    """Limits hold for each slot; half of them is asked for, as one of the two sleeps."""
-    memory, cpus = session.memory or options.memory, session.cpus or options.cpus
-    limits = {**({"memory": str(memory)} if memory else {}), **({"cpu": f"{cpus:g}"} if cpus else {})}
-    requests = {**({"memory": str(memory // 2)} if memory else {}), **({"cpu": f"{cpus / 2:g}"} if cpus else {})}
-    return {"limits": limits, "requests": requests} if limits else {}
 
 
 def _claim(volume: Volume) -> dict[str, Any]:
@@ -361,9 +360,11 @@ def changed_by_hand(live: Mapping[str, Any], expected: Mapping[str, Any], slot: 
     """
     differences = [f"{key} of its Pod" for key in _OF_POD if _essence(live.get(key)) != _essence(expected.get(key))]
     by_name = {container["name"]: container for container in live.get("containers", ())}
-    differences += [f"a container {name!r} in its Pod" for name in sorted(by_name.keys() - set(SLOTS))]
+    slots = {container["name"] for container in expected["containers"]}
+    differences += [f"a container {name!r} in its Pod" for name in sorted(by_name.keys() - slots)]
     for asked in expected["containers"]:
-        there = by_name.get(asked["name"], {})
+        there = dict(by_name.get(asked["name"], {}))
+        there["resources"] = _asked_of(there.get("resources") or {}, asked["resources"])
         keys = (*_OF_SLOT, "image") if asked["name"] == slot else _OF_SLOT
         differences += [
             f"{key} of slot {asked['name']}" for key in keys if _essence(there.get(key)) != _essence(asked.get(key))
@@ -380,6 +381,11 @@ def fingerprint(spec: Mapping[str, Any]) -> str:
 
 _OF_POD = ("hostname", "restartPolicy", "securityContext", "automountServiceAccountToken")
 _OF_SLOT = ("command", "workingDir", "env", "securityContext", "resources", "volumeMounts")
+
+
+def _asked_of(live: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a container's resources that Refit asked for: a LimitRange of the namespace adds more."""
+    return {kind: {name: (live.get(kind) or {}).get(name) for name in names} for kind, names in asked.items()}
 
 
 def _essence(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from http import HTTPStatus
@@ -13,7 +13,7 @@ from typing import Any
 from cachetools import TTLCache, cached
 
 from flows.core.waiting import retry
-from flows.sessions.kubernetes import manifests, records
+from flows.sessions.kubernetes import manifests, records, resources
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, Conflict, StillWaiting
 from flows.sessions.kubernetes.home_pods import HomePods
 from flows.sessions.kubernetes.manifests import KIND, OPENED, PLACED, SESSION
@@ -200,17 +200,20 @@ class Placement:
             raise
 
     def prepare(self, session: Session) -> None:
-        """Let a generation have a Pod on another node, with its image there, if its session has to leave its own.
+        """Let a generation have another Pod, with its image there, if its session has to leave its node, or if it runs
+        and gets other GPUs.
 
         Raises:
-            ClusterError: no other node takes it.
+            ClusterError: no node takes it.
         """
-        if not (closed := self.closed()):
+        closed = self.closed()
+        if not (closed or session.devices):
             return
         self.vacate(session.name)
         pods = [pod for pod in self.pods(session.name) if not (pod.ending or pod.over)]
         runs = any(slot.opened == session.generation for pod in pods for slot in pod.slots)
-        if runs or not any(pod.node in closed for pod in pods) or any(pod.node not in closed for pod in pods):
+        leaves = bool(pods) and all(pod.node in closed for pod in pods)
+        if runs or not (leaves or _gets_devices(session, pods)):
             return
         name = self._make(session)
         try:
@@ -219,7 +222,7 @@ class Placement:
             why = records.waits_for(self._cluster.find("pods", name) or {})
             self.end(name)
             raise ClusterError(
-                f"No other node takes the session {session.name}.",
+                f"No {'other ' if leaves else ''}node takes the session {session.name}.",
                 why=why or error.what,
                 hint="add a node, or make room on one; it runs on as it is.",
             ) from None
@@ -232,6 +235,13 @@ class Placement:
         for pod in self.pods(session) if closed else ():
             if pod.node in closed and pod.idle and not pod.ending:
                 self.end(pod.name)
+
+    def give_back(self, session: str) -> tuple[str, ...]:
+        """End the Pods of a session that have devices, if nothing runs in them; returns what others can have now."""
+        pods = [pod for pod in self.seen_now(session) if pod.devices and pod.idle and not pod.ending]
+        for pod in pods:
+            self.end(pod.name)
+        return tuple(name for pod in pods for name, _ in pod.devices)
 
     def _make(self, session: Session) -> str:
         """Make a Pod for a generation; returns its name, which no other Pod of its session has."""
@@ -249,6 +259,12 @@ class Placement:
 
     def _shape(self, session: Session) -> str:
         return manifests.shape(session, self._options, self._script)
+
+
+def _gets_devices(session: Session, pods: Collection[SessionPod]) -> bool:
+    """Whether a session that runs gets devices which none of its Pods has."""
+    devices, runs = tuple(resources.devices(session).items()), any(not pod.idle for pod in pods)
+    return bool(devices) and runs and all(pod.devices != devices for pod in pods)
 
 
 def _has_node(told: Mapping[str, Any] | None) -> bool:

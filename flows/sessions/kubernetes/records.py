@@ -22,12 +22,13 @@ from flows.sessions.kubernetes.manifests import (
     STARTED,
     fingerprint,
 )
+from flows.sessions.kubernetes.resources import of_plugins
 from flows.sessions.model import Container, Running, Session
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One of the two containers of a Pod.
+    """A container of a session's Pod, which has two, or one where it has devices.
 
     Attributes:
         generation: that has this slot; 0: none.
@@ -82,6 +83,7 @@ class SessionPod:
         ending: it was told to end. Until Kubernetes has let go of it, its programs may still write, on a node that
             nobody hears of, for instance.
         over: it has ended for good: evicted, for instance. Nothing of it runs, and nothing will.
+        devices: resources of device plugins that it asks for, each with its amount, as the API server writes it.
         made: when the API server got it; none: it doesn't say.
         fingerprint: of its specification.
     """
@@ -96,6 +98,7 @@ class SessionPod:
     ending: bool
     over: bool
     slots: tuple[Slot, ...]
+    devices: tuple[tuple[str, str], ...] = ()
     made: datetime | None = None
     fingerprint: str = ""
 
@@ -130,7 +133,10 @@ def pod(told: Mapping[str, Any]) -> SessionPod:
         address=status.get("podIP", ""),
         ending="deletionTimestamp" in metadata,
         over=status.get("phase") in ("Failed", "Succeeded"),
-        slots=tuple(_slot(name, annotations, seen.get(name, {}), images.get(name, "")) for name in SLOTS),
+        slots=tuple(
+            _slot(name, annotations, seen.get(name, {}), images.get(name, "")) for name in SLOTS if name in images
+        ),
+        devices=tuple(sorted(each for container in spec["containers"] for each in of_plugins(container))),
         made=_moment(metadata.get("creationTimestamp", "")),
         fingerprint=fingerprint(spec),
     )

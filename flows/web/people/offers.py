@@ -19,7 +19,7 @@ from flows.core.formatting import gigabytes, some
 from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.publishing.signatures import Publications, Refusal
-from flows.sessions.gpus.gpu_pool import GpuPool
+from flows.sessions import engines
 
 _MOST_NAMED = 12
 _FORM = jinja2.Template((Path(__file__).parent / "offers.html").read_text(encoding="utf-8"), autoescape=True)
@@ -78,7 +78,7 @@ class Offer:
         return "of today" if days < 1 else f"{days} day{'s' if days > 1 else ''} old"
 
 
-def judge(profile: Profile, image: Image | Refusal | None, free_gpus: int) -> Offer:
+def judge(profile: Profile, image: Image | Refusal | None, free_gpus: int | None) -> Offer:
     """The offer of a profile whose newest image is known. Pure but for reading what it asks for."""
     text = f"{profile.ide.display}, {profile.bundle.display}, {profile.base.display}"
     published = image if isinstance(image, Image) else None
@@ -94,10 +94,10 @@ def without_image(image: Image | Refusal | None) -> str:
     return f"Its image does not count: {image.why}" if isinstance(image, Refusal) else ""
 
 
-def _why_not(profile: Profile, image: Image | Refusal | None, free_gpus: int) -> str:
+def _why_not(profile: Profile, image: Image | Refusal | None, free_gpus: int | None) -> str:
     if why := without_image(image):
         return why
-    if profile.resources.gpus > free_gpus:
+    if free_gpus is not None and profile.resources.gpus > free_gpus:
         return f"It needs {profile.resources.gpus} GPUs, and {free_gpus} are free."
     return ""
 
@@ -117,7 +117,7 @@ def offers(settings: Settings) -> tuple[Offer, ...]:
     profiles = supported(load.load_catalog(settings.catalog))
     database, registry = open_database(settings.database), Registry(settings)
     images = newest_images([(profile.stem, profile.release) for profile in profiles], registry, settings, database)
-    free, _ = GpuPool(settings, database).free()
+    free, _ = engines.gpus(settings, database).free()
     return tuple(judge(profile, images.get((profile.stem, profile.release)), free) for profile in profiles)
 
 

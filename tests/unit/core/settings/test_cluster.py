@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from flows.core import settings
 from flows.core.documents import Mistakes
+from flows.core.settings.cluster import ClusterSettings
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.manifests import ClusterOptions
 from tests.support.pods import SESSION
@@ -48,5 +50,18 @@ def test_settings_reach_the_pod(file: Path) -> None:
     spec = manifests.pod_spec(SESSION, options, "s")
     first = {"key": "dev", "operator": "Equal", "value": "a", "effect": "NoSchedule"}
     assert spec["tolerations"] == [first, {"key": "b", "operator": "Exists"}]
-    assert spec["containers"][0]["resources"]["limits"] == {"memory": "2000000000", "cpu": "1.5"}
+    assert spec["containers"][0]["resources"]["limits"] == {"memory": "2G", "cpu": "1500m"}
     assert spec["containers"][0]["image"] == f"r:5000/workbench-images@{SESSION.image}"
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "gpu.intel.com/i915"])
+def test_a_resource_of_gpus_is_one_of_a_device_plugin(name: str) -> None:
+    assert ClusterSettings(gpu_resource=name).gpu_resource == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "memory", "gpu=0", "nvidia.com/", "nvidia.com/gpu/0", "NVIDIA.com/gpu", "a.b/c\n"]
+)
+def test_what_no_device_plugin_can_offer_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="gpu_resource"):
+        ClusterSettings(gpu_resource=name)

@@ -17,12 +17,15 @@ from flows.sessions.kubernetes import engine as module
 from flows.sessions.kubernetes import manifests, records
 from flows.sessions.kubernetes.cluster import ProgramEnded, StillWaiting
 from flows.sessions.kubernetes.engine import Kubernetes
-from flows.sessions.model import Running
+from flows.sessions.kubernetes.gpus import ClusterGpus
+from flows.sessions.kubernetes.placement import Placement
+from flows.sessions.model import Running, Session
 from tests.support.pods import OPTIONS, SESSION
 
 SCRIPT = manifests.scripts_name(Path(module.__file__).with_name("slot.sh").read_text(encoding="utf-8"))
 OLD, NEW = (OPTIONS.reference(f"sha256:{letter * 64}") for letter in "ab")
 AFTER = replace(SESSION, generation=2, image=f"sha256:{'b' * 64}")
+GPU = {"gpus": 1, "devices": ("example.com/gpu",)}
 
 
 class Memory:
@@ -40,10 +43,11 @@ class Memory:
         self.pods: dict[str, dict[str, Any]] = {}
         self.begun = list[list[str]]()
         self.refuses, self.ended, self.listed = "", "", 0
+        self.is_full, self.options = False, OPTIONS
         self.ids, self.restarted = dict[str, str](), dict[str, str]()
 
-    def pod(self, name: str, node: str, annotations: Mapping[str, str]) -> None:
-        made = manifests.pod(SESSION, OPTIONS, SCRIPT)
+    def pod(self, name: str, node: str, annotations: Mapping[str, str], session: Session = SESSION) -> None:
+        made = manifests.pod(session, OPTIONS, SCRIPT)
         made["metadata"] |= {"name": name, "resourceVersion": "7"}
         made["metadata"]["annotations"] = {manifests.SHAPE: made["metadata"]["annotations"][manifests.SHAPE]}
         made["metadata"]["annotations"] |= annotations
@@ -55,7 +59,7 @@ class Memory:
         """Be kubelet: a volume is on one node alone."""
         holder = next(iter(self.pods.values()))["spec"]["nodeName"] if self.pods else ""
         for pod in self.pods.values():
-            if pod["spec"]["nodeName"] == holder:
+            if pod["spec"].get("nodeName") == holder:
                 pod["status"] = {
                     "podIP": "10.0.0.9",
                     "containerStatuses": [
@@ -70,7 +74,15 @@ class Memory:
                 }
 
     def ensure(self, resource: str, manifest: Mapping[str, Any]) -> None:
-        assert resource == "configmaps"
+        if resource == "pods":
+            made = deepcopy({**manifest, "metadata": {**manifest["metadata"], "resourceVersion": "8"}})
+            why = {"type": "PodScheduled", "reason": "Unschedulable", "message": "Insufficient example.com/gpu"}
+            made |= {"status": {"conditions": [why]}} if self.is_full else {}
+            made["spec"] |= {} if self.is_full else {"nodeName": "n"}
+            self.pods[made["metadata"]["name"]] = made
+
+    def of_all(self, group: str, resource: str) -> dict[str, Any]:
+        return {}
 
     def list(self, resource: str, **labels: str) -> list[dict[str, Any]]:
         self.listed += 1
@@ -249,3 +261,60 @@ def test_another_image_by_hand_is_seen_in_a_followed_pod(
     seen = (records.pod(deepcopy(server.pods["refit-ada-1"])),)
     server.follower.of = lambda *_: seen
     assert engine.by_hand(SESSION) == ("image of slot a",)
+
+
+def test_a_generation_with_a_gpu_takes_the_place_of_the_one_before_and_gives_it_back(
+    server: Memory, engine: Kubernetes
+) -> None:
+    before, after = replace(SESSION, **GPU), replace(AFTER, **GPU)
+    server.records = {each.container: manifests.record(each, OPTIONS, ran=True) for each in (before, after)}
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD), before)
+    for old, new in ((before, after), (after, before)):
+        engine.stop(old.container, grace=1)
+        engine.start(new.container)
+        server.tend()
+        assert server.begun[-1][2:4] == ["start", str(new.generation)]
+        assert server.seen() == {
+            old.generation: (Running.stopped, False),
+            new.generation: (Running.running, False),
+        }
+        (container,) = server.pods["refit-ada-1"]["spec"]["containers"]
+        assert container["image"] == OPTIONS.reference(new.image)
+    engine.remove(after.container)
+    assert server.seen() == {1: (Running.running, False)} and [*server.pods] == ["refit-ada-1"]
+
+
+def test_others_get_a_gpu_once_nothing_runs_in_the_pod_that_has_it(server: Memory, engine: Kubernetes) -> None:
+    session, gpus = replace(SESSION, **GPU), ClusterGpus(server, "example.com/gpu")  # type: ignore[arg-type]
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD), session)
+    assert gpus.take("ada", 2, by="ada") == ("example.com/gpu", "example.com/gpu")
+    assert gpus.keep("ada", session.devices) == gpus.keep("ada", ()) == () and server.pods
+    engine.stop(session.container, grace=1)
+    assert gpus.keep("ada", session.devices) == () and server.pods, "it stays its own while it moves"
+    assert gpus.keep("ada", ()) == ("example.com/gpu",) and not server.pods
+    with pytest.raises(RefitError, match="don't have that yet"):
+        gpus.gpus()
+
+
+def test_a_session_that_runs_is_not_stopped_for_a_gpu_that_no_node_has(
+    server: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.sessions.kubernetes.placement.pull_to", lambda *_: None)
+    placement = Placement(server, OPTIONS)  # type: ignore[arg-type]
+    server.is_full = True
+    placement.prepare(replace(AFTER, **GPU))
+    assert not server.pods, "nobody is to be stopped for one that doesn't run, and its Pod may wait"
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    with pytest.raises(RefitError) as error:
+        placement.prepare(replace(AFTER, **GPU))
+    assert "No node takes the session ada." in error.value.what and "Insufficient example.com/gpu" in error.value.why
+    assert [*server.pods] == ["refit-ada-1"], "a Pod that stayed would take the next GPU"
+    server.is_full = False
+    placement.prepare(replace(AFTER, **GPU))
+    assert [*server.pods] == ["refit-ada-1", "refit-ada-2"]
+
+
+def test_a_session_that_has_its_gpu_asks_for_no_other(server: Memory) -> None:
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD), replace(SESSION, **GPU))
+    Placement(server, OPTIONS).prepare(replace(AFTER, **GPU))  # type: ignore[arg-type]
+    assert [*server.pods] == ["refit-ada-1"]

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from flows.core.settings import Settings
+from flows.services.doctor_cluster import judge_gpus
 from flows.sessions.kubernetes import home_pods, isolation, manifests, trial_pods
 from flows.sessions.kubernetes.home_pods import Mount
 from flows.sessions.kubernetes.refusals import Right, role
@@ -103,6 +104,44 @@ def test_generations_with_another_image_or_environment_share_a_pod_and_others_do
         assert manifests.shape(other, OPTIONS, "s") != shape
 
 
+def test_one_container_alone_asks_for_gpus() -> None:
+    session = replace(SESSION, gpus=2, devices=("example.com/gpu",) * 2)
+    spec = manifests.pod_spec(session, OPTIONS, "s")
+    (only,) = spec["containers"]
+    gpus = {"example.com/gpu": "2"}
+    assert only["resources"] == {"limits": gpus, "requests": gpus}
+    assert {volume["name"] for volume in spec["volumes"]} >= {"home-a"}
+    beside = home_pods.pod(session, [Mount("live-0", "refit-home-ada", read_only=True)], "n1", OPTIONS)
+    trial = trial_pods.pod(session, "ada.1", "n1", {"config": {"Cmd": ["launch"]}}, OPTIONS, Settings())
+    assert "example.com/gpu" not in json.dumps([beside, trial, manifests.puller(session.image, "n1", OPTIONS)])
+
+
+def test_the_doctor_says_which_nodes_have_gpus() -> None:
+    amounts = {"n2": {"example.com/gpu": "2"}, "n1": {"example.com/gpu": "1"}, "n3": {"example.com/gpu": "0"}, "n4": {}}
+    nodes = [{"metadata": {"name": name}, "status": {"allocatable": each}} for name, each in amounts.items()]
+    assert judge_gpus([*nodes, {"metadata": {"name": "n5"}}], "example.com/gpu").seen == "example.com/gpu on n1, n2"
+    assert "no node offers nvidia.com/gpu" in judge_gpus(nodes, "nvidia.com/gpu").seen
+
+
+@pytest.mark.parametrize(
+    ("session", "limits", "requests"),
+    [
+        (replace(SESSION, memory=16 * 10**9, cpus=4.0), ("16G", "4"), ("8G", "2")),
+        (replace(SESSION, memory=1 << 30, cpus=0.29), ("1073741824", "290m"), ("536870912", "145m")),
+        (replace(SESSION, memory=10**9 + 1, cpus=0.001), ("1000000001", "1m"), ("500M", "1m")),
+        (replace(SESSION, memory=10**9, cpus=1.5, gpus=1, devices=("a.b/c",)), ("1G", "1500m"), ("1G", "1500m")),
+    ],
+    ids=["whole", "parts", "odd", "one container"],
+)
+def test_limits_are_written_as_the_api_server_writes_them(
+    session: Session, limits: tuple[str, str], requests: tuple[str, str]
+) -> None:
+    for container in manifests.pod_spec(session, OPTIONS, "s")["containers"]:
+        asked = container["resources"]
+        assert (asked["limits"]["memory"], asked["limits"]["cpu"]) == limits
+        assert (asked["requests"]["memory"], asked["requests"]["cpu"]) == requests
+
+
 def test_a_program_gets_its_variables_as_they_are() -> None:
     session = replace(SESSION, environment={"TITLE": "it's $(rm -rf /) `id`\nand more"})
     text = manifests.program(session, ["launch", "a b", "$HOME"])
@@ -128,8 +167,12 @@ def test_a_pod_as_the_api_server_completes_it_is_not_changed_by_hand() -> None:
     live["containers"][0]["terminationMessagePath"] = "/dev/termination-log"
     live["tolerations"] = [{"key": "node.kubernetes.io/not-ready"}]
     live["containers"][1]["image"] = "another"  # the other slot's
-    assert manifests.changed_by_hand(live, expected, "a") == ()
     assert manifests.fingerprint(live) == manifests.fingerprint(expected)
+    live["containers"][1]["resources"]["limits"]["ephemeral-storage"] = "1Gi"  # of a LimitRange
+    assert manifests.changed_by_hand(live, expected, "a") == ()
+    live["containers"][1]["resources"]["limits"]["memory"] = "9G"
+    assert manifests.changed_by_hand(live, expected, "a") == ("resources of slot b",)
+    live["containers"][1]["resources"] = expected["containers"][1]["resources"]
     del live["containers"][1]["volumeMounts"][0]
     live["containers"].append({"name": "miner"})
     live["containers"][0]["image"] = "another"
@@ -145,9 +188,10 @@ def test_a_pod_as_the_api_server_completes_it_is_not_changed_by_hand() -> None:
         lambda spec: spec["securityContext"].update(runAsUser=0),
         lambda spec: spec["containers"].append({"name": "miner"}),
         lambda spec: spec["containers"].pop(),
+        lambda spec: spec["containers"][1].update(resources={}),
         *(
             lambda spec, key=key: spec["containers"][1].update({key: "another"})
-            for key in ("command", "workingDir", "env", "securityContext", "resources", "volumeMounts")
+            for key in ("command", "workingDir", "env", "securityContext", "volumeMounts")
         ),
     ],
 )

@@ -83,6 +83,18 @@ def test_a_generation_has_its_own_slot_else_an_empty_one_and_never_one_that_runs
     assert place(replace(AFTER, generation=3), told(both, {"a": 1, "b": 2}, IDS)) == ""
 
 
+def test_a_generation_with_a_gpu_has_a_place_once_nothing_runs_in_the_one_slot() -> None:
+    before, after = (replace(each, gpus=2, devices=("example.com/gpu",) * 2) for each in (SESSION, AFTER))
+    pod = told({"a": running(1, "A")}, {"a": 1}, {"a": "A"})
+    pod["spec"] = manifests.pod_spec(before, OPTIONS, "s")
+    pod["metadata"]["annotations"][manifests.SHAPE] = manifests.shape(before, OPTIONS, "s")
+    seen = records.pod(pod)
+    assert [slot.name for slot in seen.slots] == ["a"] and seen.devices == (("example.com/gpu", "2"),)
+    assert place(after, pod) == ""
+    pod["metadata"]["annotations"].pop(f"{manifests.OPENED}a")
+    assert place(after, pod) == "a" and place(AFTER, pod) == ""
+
+
 def test_a_pod_of_another_shape_has_no_place() -> None:
     assert place(replace(AFTER, memory=10**9), told({}, {"a": 1}, IDS)) == ""
 

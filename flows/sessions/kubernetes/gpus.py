@@ -1,0 +1,67 @@
+"""GPUs of sessions in a cluster: a resource of a device plugin, which the scheduler counts. Refit keeps no record."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import NoReturn
+
+from flows.sessions.gpus.gpu import Gpu, Taken
+from flows.sessions.kubernetes.cluster import Cluster
+from flows.sessions.kubernetes.placement import Placement
+from flows.sessions.podman_only import NotOnKubernetes
+
+
+class ClusterGpus:
+    """Implements `engine.Gpus` in one namespace of a cluster: a session has them as long as its Pod is there."""
+
+    def __init__(self, cluster: Cluster, resource: str) -> None:
+        """Nothing is asked of the cluster yet.
+
+        Args:
+            cluster: where sessions run.
+            resource: by which a device plugin offers GPUs, e.g. `nvidia.com/gpu`.
+        """
+        self._placement, self._resource = Placement(cluster, cluster.options), resource
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Nobody tells of them one by one."""
+        _refuse("A list of GPUs")
+
+    def free(self) -> tuple[None, None]:
+        """Nobody knows but the scheduler: other Pods have them, too."""
+        return None, None
+
+    def taken(self) -> tuple[Taken, ...]:
+        """None that Refit knows of."""
+        return ()
+
+    def take(
+        self, session: str, number: int, had: Collection[str] = (), *, by: str, wait: float = 0.0
+    ) -> tuple[str, ...]:
+        """So many of the resource, as the Pod of the session will ask for them."""
+        return (self._resource,) * number
+
+    def hold(self, gpu: str, *, by: str, why: str = "", until: datetime | None = None) -> None:
+        """Only a Pod takes a GPU there."""
+        _refuse(f"Holding the GPU {gpu!r}")
+
+    def keep(self, session: str, gpus: Collection[str]) -> tuple[str, ...]:
+        """Without any to keep, end the Pods of a session that have some, if nothing runs in them."""
+        return () if gpus else self._placement.give_back(session)
+
+    def let_go(self, gpu: str) -> bool:
+        """Nobody holds one."""
+        return False
+
+    def nodes(self, names: Collection[str]) -> Mapping[str, str]:
+        """The device plugin's own affair."""
+        return {}
+
+    def users(self, names: Collection[str], since: datetime) -> tuple[str, ...]:
+        """None: its container alone has it."""
+        return ()
+
+
+def _refuse(thing: str) -> NoReturn:
+    raise NotOnKubernetes(thing, "`kubectl describe nodes` says how many each node has, and how many are taken.")
