@@ -63,7 +63,7 @@ def test_nothing_is_lost_when_the_api_server_is_killed(crowd: scale.Crowd) -> No
 def test_nothing_is_lost_when_every_tenth_call_fails(crowd: scale.Crowd) -> None:
     with faulty(every=10) as sent:
         results = crowd.move(20)
-    assert sent.failed > SESSIONS
+    assert sent.failed > SESSIONS / 3  # of five calls of a move that are no programs in Pods
     crowd.recover()
     crowd.check()
     assert Counter(result.state for result in results)[State.cleaned] > SESSIONS / 2

@@ -21,6 +21,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.core.settings.cluster import ClusterSettings, Snapshots
 from flows.core.settings.policy import RolloutPolicy, Unavailable
+from flows.core.threads import share_memory
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision
@@ -156,6 +157,7 @@ _ALL = Unavailable(rollout=None, host=None)
 
 def crowd(settings: Settings, number: int, nodes: int) -> Crowd:
     """Make so many sessions that run, as if each had been started by Refit."""
+    share_memory()  # as the engine does, which comes after these threads here
     one, two = (hollow_images.push(settings, word, _LABELS) for word in ("one", "two"))
     options = ownership.options(settings)
     cluster, text = Cluster(options), Path(manifests.__file__).with_name("slot.sh").read_text(encoding="utf-8")
