@@ -29,6 +29,7 @@ with lazily(globals()):
     from flows.sessions.kubernetes.nodes import ClusterNodes
     from flows.sessions.kubernetes.tokens import SecretTokens
     from flows.sessions.kubernetes.trials import ClusterTrials
+    from flows.sessions.store import Store
     from flows.sessions.tokens import FileTokens
 
 
@@ -59,7 +60,8 @@ def machines(settings: Settings) -> Machines:
 def gpus(settings: Settings, database: Database) -> Gpus:
     """The GPUs that sessions can have."""
     if settings.in_cluster:
-        return ClusterGpus(Cluster(ownership.options(settings)), settings.kubernetes.gpu_resource)
+        store = Store(database, settings.lease_seconds)
+        return ClusterGpus(Cluster(ownership.options(settings)), settings.kubernetes.gpu_resource, store)
     return GpuPool(settings, database)
 
 

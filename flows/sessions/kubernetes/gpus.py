@@ -10,19 +10,21 @@ from flows.sessions.gpus.gpu import Gpu, Taken
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.podman_only import NotOnKubernetes
+from flows.sessions.store import Store
 
 
 class ClusterGpus:
     """Implements `engine.Gpus` in one namespace of a cluster: a session has them as long as its Pod is there."""
 
-    def __init__(self, cluster: Cluster, resource: str) -> None:
+    def __init__(self, cluster: Cluster, resource: str, store: Store) -> None:
         """Nothing is asked of the cluster yet.
 
         Args:
             cluster: where sessions run.
             resource: by which a device plugin offers GPUs, e.g. `nvidia.com/gpu`.
+            store: the records of sessions, which say who has any: for others, the cluster isn't asked.
         """
-        self._placement, self._resource = Placement(cluster, cluster.options), resource
+        self._placement, self._resource, self._store = Placement(cluster, cluster.options), resource, store
 
     def gpus(self) -> tuple[Gpu, ...]:
         """Nobody tells of them one by one."""
@@ -48,7 +50,8 @@ class ClusterGpus:
 
     def keep(self, session: str, gpus: Collection[str]) -> tuple[str, ...]:
         """Without any to keep, end the Pods of a session that have some, if nothing runs in them."""
-        return () if gpus else self._placement.give_back(session)
+        record = None if gpus else self._store.find(session)
+        return self._placement.give_back(session) if record and record[0].devices else ()
 
     def let_go(self, gpu: str) -> bool:
         """Nobody holds one."""

@@ -285,12 +285,18 @@ def test_a_generation_with_a_gpu_takes_the_place_of_the_one_before_and_gives_it_
 
 
 def test_others_get_a_gpu_once_nothing_runs_in_the_pod_that_has_it(server: Memory, engine: Kubernetes) -> None:
-    session, gpus = replace(SESSION, **GPU), ClusterGpus(server, "example.com/gpu")  # type: ignore[arg-type]
-    server.pod("refit-ada-1", "n", slot("a", 1, OLD), session)
+    session = replace(SESSION, **GPU)
+    recorded = [session]
+    store = SimpleNamespace(find=lambda _: (recorded[0], True))
+    gpus = ClusterGpus(server, "example.com/gpu", store)  # type: ignore[arg-type]
     assert gpus.take("ada", 2, by="ada") == ("example.com/gpu", "example.com/gpu")
-    assert gpus.keep("ada", session.devices) == gpus.keep("ada", ()) == () and server.pods
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD), session)
+    assert gpus.keep("ada", ()) == () and server.pods, "it runs"
     engine.stop(session.container, grace=1)
     assert gpus.keep("ada", session.devices) == () and server.pods, "it stays its own while it moves"
+    recorded[0], server.listed = SESSION, 0
+    assert gpus.keep("ada", ()) == () and not server.listed, "the cluster is asked for those alone that have some"
+    recorded[0] = session
     assert gpus.keep("ada", ()) == ("example.com/gpu",) and not server.pods
     with pytest.raises(RefitError, match="don't have that yet"):
         gpus.gpus()
