@@ -39,7 +39,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 REGISTRY_USER, REGISTRY_PASSWORD = "refit", Path("services", "registry", "password")
 
 
-class Settings(documents.Document):
+class Settings(documents.Document, defer_build=True):  # `load` builds a model of its own from it
     """All settings. Each can be a key in `settings.yaml` or a variable: `registry_port` is `REFIT_REGISTRY_PORT`.
 
     The home itself is `REFIT_HOME`: the folder in which `settings.yaml` lies can't stand in it.

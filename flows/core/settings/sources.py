@@ -53,8 +53,9 @@ def gathered(
     mistakes = list[Mistake]()
     written: dict[str, object] = {}
     try:
-        document = documents.read(file, model) if file.exists() else model()
-        written = {name: resolve(getattr(document, name)) for name in document.model_fields_set}
+        if file.exists():
+            document = documents.read(file, model)
+            written = {name: resolve(getattr(document, name)) for name in document.model_fields_set}
     except Mistakes as error:
         mistakes += error.mistakes
 

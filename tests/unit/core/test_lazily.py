@@ -229,3 +229,23 @@ print(sum(generation["collections"] for generation in gc.get_stats()))
 def test_few_looks_for_unreachable_objects_are_taken_while_a_page_is_imported() -> None:
     ended = subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=True)
     assert 0 < int(ended.stdout) < 100, "with Python's own threshold it takes 300"
+
+
+PLUGINS = """
+import importlib.metadata
+
+def read(**which):
+    raise SystemExit(f"looks for {which} among all installed packages")
+
+importlib.metadata.entry_points = read
+import flows.core.settings
+"""
+
+
+@pytest.mark.slow
+def test_settings_are_imported_without_a_look_for_plugins_among_all_packages() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYDANTIC_DISABLE_PLUGINS"}
+    ended = subprocess.run(
+        [sys.executable, "-c", PLUGINS], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
