@@ -136,20 +136,17 @@ def move_mine(
     If that image is of another person's own profile, you are shown what changes and asked first. An image that is
     published after that is not used.
     """
-    update = ask("GET", path(name))["update"]
-    if update is None or update["image"] is None:
-        act(name, "move", as_json)
-        return
-    if update["by"]:
-        changes = f" Changes: {update['changes']}." if update["changes"] else ""
-        err.print(
-            f"{update['by']} built it, and nobody else vouches for what it runs.{changes}",
-            highlight=False,
-            soft_wrap=True,
-        )
+    session = ask("GET", path(name))
+    update = session.get("update") or {}
+    if by := update.get("by"):
+        changes = f" Changes: {update['changes']}." if update.get("changes") else ""
+        err.print(f"{by} built it, and nobody else vouches for what it runs.{changes}", highlight=False, soft_wrap=True)
         if not yes:
             typer.confirm(f"Move {on_a_line(name)} onto this image?", abort=True, err=True)
-    act(name, "move", as_json, {"image": update["image"]["digest"]})
+    shown = (
+        update.get("image") or session["image"]
+    )  # where there is no newer one, the API refuses any that has come since
+    act(name, "move", as_json, {"image": shown["digest"]})
 
 
 @app.command("snooze")
