@@ -19,6 +19,7 @@ from flows.images.registry import Registry
 from flows.migrate_sessions import migrate_sessions
 from flows.migrations.move_steps import State
 from flows.sessions.activity.probes import look_at
+from flows.sessions.homes.folders import folder_of
 from tests.support.moving import furnish
 from tests.support.waiting import wait_until
 
@@ -87,7 +88,8 @@ def _rests(machine: Lab, names: Sequence[str]) -> bool:
 def _content(machine: Lab, name: str) -> Content:
     """The content of a home's files, but for those that belong to the IDE."""
     session = machine.sessions.store.session(name)
-    inside = {f"/{file.relative_to(session.home)}": file for file in session.home.rglob("*") if _is_plain(file)}
+    home = folder_of(session.home)
+    inside = {f"/{file.relative_to(home)}": file for file in home.rglob("*") if _is_plain(file)}
     own = session.access.own_paths
     return {path: file.read_bytes() for path, file in inside.items() if not path.startswith(own)}
 

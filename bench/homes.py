@@ -11,6 +11,7 @@ from bench.results import Row, seconds_of
 from flows.catalog.model import Access
 from flows.core.programs import command
 from flows.core.settings import Settings
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import Pool
 from flows.sessions.model import Session
@@ -34,8 +35,8 @@ def run() -> list[Row]:
 
 
 def _measured(homes: LocalHomes) -> list[Row]:
-    home = homes.make("ada", UID)
-    session = Session("ada", "p", "2026a", "sha256:0", UID, home, Path("/token"), Access())
+    ref = homes.make("ada", UID)
+    home, session = folder_of(ref), Session("ada", "p", "2026a", "sha256:0", UID, ref, Path("/token"), Access())
     for number in range(FILES):
         (home / f"file-{number}").write_bytes(os.urandom(SIZE // FILES))
     os.sync()

@@ -26,7 +26,7 @@ from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions
 from flows.sessions.kubernetes.engine import Kubernetes
 from flows.sessions.kubernetes.homes import ClusterHomes
-from flows.sessions.model import PREFIX, Session
+from flows.sessions.model import PREFIX, HomeRef, Session
 from tests.support import cluster
 from tests.support.waiting import free_port
 
@@ -66,13 +66,13 @@ class Site:
 
     def session(self, name: str, uid: int) -> Session:
         """A session with a claim and a token, that doesn't run."""
-        home, profile = Path(f"refit-home-{name}"), self.lab.profile
+        home, profile = HomeRef(f"refit-home-{name}"), self.lab.profile
         session = Session(
             *(name, profile.stem, profile.release, self.images[0], uid, home, Path("token")),
             access=profile.ide.config.access,
             environment={PREFIX: routes.path(name)},
         )
-        cluster.claim_home(home.name, self.options)
+        cluster.claim_home(home, self.options)
         Cluster(self.options).create("secrets", manifests.token(session, self.options, TOKEN))
         return session
 

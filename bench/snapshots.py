@@ -13,6 +13,7 @@ from bench.results import Row, seconds_of
 from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.migrations.snapshots import snapshot_actions
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.pool import Pool
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -37,7 +38,7 @@ def run() -> list[Row]:
 
 def _measured(sessions: Sessions, pool: Pool) -> list[Row]:
     ada = added(sessions)
-    _fill(ada.home)
+    _fill(folder_of(ada.home))
     homes, what = sessions.homes, f"of a home of 10 GB in {FILES:,} files in the pool"
     taken = [seconds_of(lambda: snapshot_actions.take(sessions, "ada", "ada")) for _ in range(ROUNDS)]
     first = snapshot_actions.all_of(sessions, ada)[0]
@@ -71,7 +72,7 @@ def _fill(home: Path) -> None:
 
 def _clone(sessions: Sessions, ada: Session, snapshot: str, number: int) -> None:
     name = f"ada{number}"
-    new = replace(ada, name=name, uid=UID + number, home=sessions.homes.path(name))
+    new = replace(ada, name=name, uid=UID + number, home=sessions.homes.home_of(name))
     sessions.homes.draft_clone(ada, snapshot, new)
     sessions.homes.finish_clone(new, ada.uid)
 
@@ -83,7 +84,7 @@ def _back(sessions: Sessions, ada: Session, snapshot: str) -> float:
     """
     command.run(["find", ada.home, "-type", "f", "-newermt", "now"], root=True, limit=600)
     sessions.homes.copy(ada, "safety")
-    (ada.home / "folder-0" / "saved").write_bytes(bytes(100_000))
+    (folder_of(ada.home) / "folder-0" / "saved").write_bytes(bytes(100_000))
 
     def away() -> None:
         sessions.homes.delta(ada, "safety")

@@ -17,6 +17,7 @@ with lazily(globals()):
     from flows.cli import tables
     from flows.core.settings import load
     from flows.sessions import reconfigure
+    from flows.sessions.homes.folders import ref_of
     from flows.sessions.homes.home import LocalHomes
     from flows.sessions.homes.volumes import check_unused, read_wanted, users
     from flows.sessions.lifecycle import Sessions
@@ -87,13 +88,13 @@ def remove_volume(name: VolumeName, yes: Yes = False) -> None:
         raise UnknownName("volume", name, volumes)
     check_unused(name, volumes[name].sessions)
     if yes or typer.confirm(f"Remove {volumes[name].folder} with everything in it?", abort=True):
-        reconfigure.remove_volume(sessions, name, volumes[name].folder)
+        reconfigure.remove_volume(sessions, name, ref_of(volumes[name].folder))
 
 
 def _all(sessions: Sessions, homes: LocalHomes) -> Iterator[Listed]:
     sessions_there = sessions.store.sessions()
     for name, folder in homes.shared().items():
-        yield Listed(name, users(sessions_there, folder), True, folder)
+        yield Listed(name, users(sessions_there, ref_of(folder)), True, folder)
     for session in sessions.store.homes():
         for name, folder in homes.volumes(session).items():
-            yield Listed(f"{session}/{name}", users(sessions_there, folder), False, folder)
+            yield Listed(f"{session}/{name}", users(sessions_there, ref_of(folder)), False, folder)

@@ -20,6 +20,7 @@ from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import containers
 from flows.sessions.engine import Engine
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.model import Session
 from flows.sessions.podman_only import only_on_podman
 
@@ -66,9 +67,9 @@ def scan(settings: Settings, session: Session, image: str, bounds: Bounds = BOUN
     only_on_podman(settings, "Scans of homes")
     old, new = of_image(settings, session.image), of_image(settings, image)
     # Shared volumes belong to none of them, and to none of their users alone.
-    own = [volume for volume in session.volumes if not volume.shared and volume.folder.exists()]
-    volumes = [as_volume(of_folder(v.folder, session.uid, v.path, bounds), v.path) for v in own]
-    places = (of_folder(session.home, session.uid, new.home, bounds), *volumes)
+    own = [volume for volume in session.volumes if not volume.shared and folder_of(volume.ref).exists()]
+    volumes = [as_volume(of_folder(folder_of(v.ref), session.uid, v.path, bounds), v.path) for v in own]
+    places = (of_folder(folder_of(session.home), session.uid, new.home, bounds), *volumes)
     findings = together(finding for place in places for finding in judge(place, old, new))
     files = sum(place.files for place in places)
     return Scan(session.name, session.image, image, verdict(findings), findings, files)

@@ -296,7 +296,7 @@ class MoveExecutor:
             return f"Look at the {owner_of(move.before)}, then `refit migrate recover {move.before.name}`."
         containers = f"the containers {move.before.container} and {move.after.container}"
         if self.sessions.homes.keeps_snapshots:
-            containers += f" and the snapshot {self.sessions.homes.snapshot(move.before.name, move.id)}"
+            containers += f" and the snapshot {self.sessions.homes.snapshot_place(move.before.name, move.id)}"
         return (
             f"Nothing was removed: {containers} are as they were left. "
             f"Mend the cause, then `refit migrate recover {move.before.name}`."

@@ -104,8 +104,8 @@ def _services(home: Path) -> tuple[Path, ...]:
 
 
 def _homes(home: Path) -> tuple[Path, ...]:
-    names = ("homes", "volumes", "shared", "snapshots", "sessions", "rehearsals", "pool", "pool.btrfs", "pool.lock")
-    return tuple(home / name for name in names)
+    names = ("homes", "volumes", "shared", "snapshots", "sessions", "rehearsals", "spares")
+    return tuple(home / name for name in (*names, "pool", "pool.btrfs", "pool.lock"))
 
 
 def _there(parts: tuple[Part, ...]) -> tuple[Part, ...]:

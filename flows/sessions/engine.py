@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from pathlib import Path
 from typing import NoReturn, Protocol
 
 from flows.core.programs.command import FOREIGN_OUTPUT
 from flows.sessions.gpus.gpu import Gpu, Taken
 from flows.sessions.homes.volumes import DiskUse, Wanted
-from flows.sessions.model import Container, Session, Volume
+from flows.sessions.model import Container, HomeRef, Session, Volume
 
 
 class Engine(Protocol):
@@ -179,8 +178,8 @@ class Homes(Protocol):
     keeps_snapshots: bool
     """Whether snapshots are taken. Where none are, moves do without, and all verbs of snapshots refuse."""
 
-    def path(self, name: str) -> Path:
-        """Where the home of the session `name` is, there or not.
+    def home_of(self, name: str) -> HomeRef:
+        """The home of the session `name`, there or not.
 
         Raises:
             IllegalName: no session can be called so.
@@ -189,7 +188,7 @@ class Homes(Protocol):
     def owners(self) -> Mapping[str, int]:
         """Home → the uid that owns it, of all that are there, whether or not anybody remembers them."""
 
-    def make(self, name: str, uid: int) -> Path:
+    def make(self, name: str, uid: int) -> HomeRef:
         """The home of a session, made if need be: its user's alone.
 
         Raises:
@@ -237,7 +236,7 @@ class Homes(Protocol):
             own: their own limit, 0: there is none for them; none: as of everybody.
         """
 
-    def remove_volume(self, folder: Path) -> None:
+    def remove_volume(self, volume: HomeRef) -> None:
         """Remove one volume for good; snapshots of it stay with those of the home."""
 
     def remove(self, name: str) -> None:
@@ -266,13 +265,11 @@ class Homes(Protocol):
     def touched(self, session: Session, id: str) -> tuple[str, ...] | None:
         """The paths that aren't as in the snapshot, where that is known at once; none: only `differences` can tell."""
 
-    def spare(self, session: Session, folder: Path, most: int) -> Session:
-        """Copy home and volumes for a rehearsal; the session may run. The part that `forget_spare` removes is not in
-        `folder`.
+    def spare(self, session: Session, most: int) -> Session:
+        """Copy home and volumes for a rehearsal; the session may run.
 
         Args:
-            session: the session with the home and volumes.
-            folder: where the copy of the home goes, if nothing better is to be had; volumes go beside it.
+            session: the session with the home and volumes; by its name `forget_spare` removes the copies.
             most: bytes that all copies may take, if they can't share them with what is there.
 
         Returns:
@@ -297,14 +294,14 @@ class Homes(Protocol):
     def release(self, session: str) -> None:
         """End what `prepare` has begun, if anything."""
 
-    def copy(self, session: Session, id: str) -> Path:
+    def copy(self, session: Session, id: str) -> None:
         """Begin the snapshot `id` while the session runs; `delta` brings in later changes."""
 
-    def delta(self, session: Session, id: str) -> Path:
+    def delta(self, session: Session, id: str) -> None:
         """Make the snapshot equal to home and volumes of a session that is stopped, copied before or not."""
 
-    def snapshot(self, session: str, id: str) -> Path:
-        """Where a person finds the snapshot `id` of a session's home, there or not."""
+    def snapshot_place(self, session: str, id: str) -> str:
+        """Where a person finds the snapshot `id` of a session's home, there or not; to be shown, not to be opened."""
 
     def has_snapshot(self, session: str, id: str) -> bool:
         """Whether there is a snapshot `id` of a session's home."""

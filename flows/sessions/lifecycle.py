@@ -122,7 +122,7 @@ class Sessions(SessionAccess):
         variables = {**(environment or {}), **({PREFIX: routes.path(name)} if access.port else {})}
 
         def make(uid: int) -> Session:
-            home, token_file = self.homes.path(name), self._folder(name) / "token"
+            home, token_file = self.homes.home_of(name), self._folder(name) / "token"
             session = Session(name, profile, release, image, uid, home, token_file, access, variables)
             return self._completed(session, volumes, resources)
 

@@ -9,8 +9,9 @@ from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated, NewType
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from flows.catalog.model import Access
 from flows.core.errors import RefitError
@@ -24,6 +25,9 @@ USER = "dev"
 HOME = "/home/dev"
 # The variable that tells an IDE below which path of an address it is; the name is that of OpenDataHub.
 PREFIX = "NB_PREFIX"
+# A home or a volume, as the keeper of homes and the engine that belongs to it name it. To all others it is a text to be
+# kept and compared: on one machine it is the path of a folder, in a cluster the name of a claim.
+HomeRef = NewType("HomeRef", str)
 _NAME = re.compile(rf"[a-z][a-z0-9-]{{0,{LONGEST_NAME - 1}}}", re.ASCII)
 
 
@@ -63,14 +67,14 @@ class Volume:
     Attributes:
         name: as the session knows it.
         path: where it is inside the container.
-        folder: where it is on the host.
+        ref: the volume, as its keeper names it; written as `folder`, which it was called first.
         read_only: the session can't write there.
         shared: it belongs to no session, and others may have it as well.
     """
 
     name: str
     path: str
-    folder: Path
+    ref: Annotated[HomeRef, Field(alias="folder")]
     read_only: bool = False
     shared: bool = False
 
@@ -85,7 +89,7 @@ class Session:
         release: e.g. `2026a`.
         image: digest (`sha256:…`) of its image.
         uid: host uid, its own; the group is 0.
-        home: folder on the host that persists.
+        home: the home that persists, as its keeper names it.
         token_file: file on the host that holds the token (never the token itself: this is written to labels).
         generation: counts containers of this session; the next move creates generation + 1.
         late_home: its container has a slot, into which the home is bound (`slot`); else the home is mounted in it.
@@ -102,7 +106,7 @@ class Session:
     release: str
     image: str
     uid: int
-    home: Path
+    home: HomeRef
     token_file: Path
     access: Access
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -142,7 +146,7 @@ class Session:
 
     def to_json(self) -> str:
         """Everything about it as JSON, the same text for the same session."""
-        return _AS_JSON.dump_json(self).decode()
+        return _AS_JSON.dump_json(self, by_alias=True).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Session:

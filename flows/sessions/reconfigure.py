@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 from flows.core.errors import RefitError, UnknownName
 from flows.core.progress import reported
 from flows.core.settings import Settings
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import Wanted, check_together, check_unused, users
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Running, Session
+from flows.sessions.model import HomeRef, Running, Session
 from flows.sessions.packages.install import install
 from flows.sessions.packages.model import Outcome, check_names
 from flows.sessions.podman_only import only_on_podman
@@ -104,7 +104,7 @@ def add_volumes(sessions: Sessions, name: str, mounts: Sequence[Wanted]) -> Sess
         return session
 
 
-def remove_volume(sessions: Sessions, name: str, folder: Path) -> None:
+def remove_volume(sessions: Sessions, name: str, volume: HomeRef) -> None:
     """Remove a volume with everything in it; of a session's own one the name begins with that of the session.
 
     Raises:
@@ -112,8 +112,8 @@ def remove_volume(sessions: Sessions, name: str, folder: Path) -> None:
     """
     owner = name.rpartition("/")[0]
     with sessions.alone(owner) if owner else nullcontext():
-        check_unused(name, users(sessions.store.sessions(), folder))
-        sessions.homes.remove_volume(folder)
+        check_unused(name, users(sessions.store.sessions(), volume))
+        sessions.homes.remove_volume(volume)
 
 
 def release_gpus(sessions: Sessions, name: str) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ def put_into_pool(sessions: Sessions, homes: LocalHomes, name: str) -> Session:
     with sessions.alone(name), reported(name, "putting its home into the pool"):
         session = sessions.store.session(name)
         _refuse_running(sessions, name, f"stop it first: `refit session stop {name}`.")
-        if session.home not in homes.pool:
+        if folder_of(session.home) not in homes.pool:
             session = homes.copy_to_pool(session)
             sessions.store.update(session)
         for container in sessions.engine.containers(name):

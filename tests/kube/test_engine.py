@@ -16,7 +16,7 @@ from flows.core.errors import RefitError
 from flows.sessions.kubernetes import isolation, manifests
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.engine import Kubernetes
-from flows.sessions.model import Running, Session
+from flows.sessions.model import HomeRef, Running, Session
 from tests.support.cluster import Lab, kubectl
 from tests.support.engine_contract import EngineContract
 from tests.support.waiting import wait_until
@@ -52,25 +52,25 @@ def engine(cluster: Lab, door: Door) -> Kubernetes:
 @pytest.fixture
 def session(cluster: Lab, engine: Kubernetes) -> Iterator[Session]:
     number = next(_numbers)
-    name, home = f"contract-{number}", Path(f"refit-home-contract-{number}")
+    name, home = f"contract-{number}", HomeRef(f"refit-home-contract-{number}")
     access = Access(port=8888, late_home=True)
     session = Session(name, "p", "2026a", cluster.images["one"], 300_000 + number, home, Path("token"), access)
     asked = Cluster(cluster.options)
-    cluster.claim(home.name)
+    cluster.claim(home)
     asked.create("secrets", manifests.token(session, cluster.options, TOKEN))
     yield session
     for container in engine.containers(name):
         engine.stop(container.name, grace=1)
         engine.remove(container.name)
-    asked.delete("persistentvolumeclaims", home.name)
+    asked.delete("persistentvolumeclaims", home)
     asked.delete("secrets", manifests.secret(session.name))
 
 
 @pytest.fixture
-def another_home(cluster: Lab, session: Session) -> Iterator[Path]:
-    name = f"{session.home.name}-more"
+def another_home(cluster: Lab, session: Session) -> Iterator[HomeRef]:
+    name = f"{session.home}-more"
     cluster.claim(name)
-    yield Path(name)
+    yield HomeRef(name)
     Cluster(cluster.options).delete("persistentvolumeclaims", name)
 
 

@@ -74,7 +74,7 @@ class TestClusterHomes(HomesContract):
     def test_nothing_is_left_of_a_session_that_goes(self, homes: ClusterHomes, files: Files, session: Session) -> None:
         files.write(session.home, "notes", "one")
         homes.delta(session, "one")
-        homes.spare(session, Path("nowhere"), most=10**9)
+        homes.spare(session, most=10**9)
         homes.remove(session.name)
         kinds = "pods,pvc" + (",volumesnapshots" if homes._cluster.options.storage_class else "")
         wait_until(lambda: not kubectl("get", kinds, "-l", f"{manifests.SESSION}={session.name}", "-o", "name"))

@@ -80,7 +80,7 @@ class TestClusterTrials(TrialsContract):
 
     @pytest.fixture
     def left(self, session: Session) -> Callable[[], list[str]]:
-        own = {f"persistentvolumeclaim/{part.folder.name}" for part in parts(session)}
+        own = {f"persistentvolumeclaim/{part.ref}" for part in parts(session)}
         return partial(_left, session.name, own)
 
     @pytest.fixture

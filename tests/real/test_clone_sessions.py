@@ -11,6 +11,7 @@ from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.snapshots.clone_session import Wish, clone
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.model import Running
 from tests.support.killing import NAME, furnished
@@ -43,7 +44,7 @@ def test_a_clone_of_a_running_session_runs_beside_it_and_each_goes_alone(
                 assert not list((scene.settings.home / "pool" / "snapshots" / NAME).iterdir())
             finally:
                 sessions.remove("ada2", purge=True)
-            assert manifest(ada.home) == before and not made.home.exists()
+            assert manifest(folder_of(ada.home)) == before and not folder_of(made.home).exists()
             sessions.wait_ready(ada)
     finally:
         command.run(["umount", pool.folder], root=True, accepted=(0, 1, 32))

@@ -24,6 +24,7 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.publishing import image_comparison
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore
@@ -66,7 +67,7 @@ def test_a_home_is_read_as_its_owner_and_goes_with_a_newer_build(
     sessions: Sessions, session: Session, settings: Settings, shared: Settings, registry: Registry, base: Built
 ) -> None:
     times = sessions.execute(NAME, ["sh", "-c", "find . -type f -printf '%p %A@\\n' | sort"])
-    home = of_folder(session.home, session.uid, "/home/dev")
+    home = of_folder(folder_of(session.home), session.uid, "/home/dev")
     assert not home.missed and {group.path: group.kind for group in home.groups} == {
         "project/.venv": Kind.venv,
         "tool": Kind.loose,
@@ -124,7 +125,7 @@ def test_f18_a_plan_waits_for_the_owner_where_only_the_owner_knows_how_to_mend_a
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "interfaces": {"GLIBC": "2.17"}}))
     why = obstacles(settings, {NAME: (session, new)})
     assert why.keys() == {NAME} and "tool: tool/own needs GLIBC" in why[NAME]
-    shutil.rmtree(session.home / "tool")
+    shutil.rmtree(folder_of(session.home) / "tool")
     assert obstacles(settings, {NAME: (session, new)}) == why  # a plan is made again and again
     assert recent(settings, session, session.image).verdict is Verdict.ok
     assert obstacles(settings, {NAME: (session, new)}) == {}

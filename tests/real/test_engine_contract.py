@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -19,8 +18,9 @@ from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.sessions.containers.podman import Podman
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
-from flows.sessions.model import Session
+from flows.sessions.model import HomeRef, Session
 from tests.support.engine_contract import EngineContract
 from tests.support.moving import own_weight
 from tests.support.variants import JUPYTER, LIGHT, light
@@ -61,7 +61,7 @@ def session(engine: Podman, shared: Settings, registry: Registry, base: Built) -
 
 
 @pytest.fixture
-def another_home(session: Session, shared: Settings) -> Path:
+def another_home(session: Session, shared: Settings) -> HomeRef:
     return LocalHomes(shared).make(f"{session.name}-more", session.uid)
 
 
@@ -93,7 +93,7 @@ def left_running(engine: Podman, session: Session, script: str) -> None:
     """A program that a person left behind; it makes the file `ready` once it is so far."""
     start = "import subprocess, sys; subprocess.Popen(['bash', '-c', sys.argv[1]], start_new_session=True)"
     engine.execute(session.container, ["python3", "-c", start, f"exec >/dev/null 2>&1; {script}"])
-    wait_until((session.home / "ready").exists)
+    wait_until((folder_of(session.home) / "ready").exists)
 
 
 def seconds_of(action: Callable[[], None]) -> float:
@@ -148,7 +148,7 @@ class TestPodman(EngineContract):
         saver = "trap 'sleep 1; echo saved > ~/saved; exit' TERM; touch ~/ready; while :; do sleep 0.1; done"
         left_running(engine, lab, saver)
         engine.stop(lab.container, grace=20)
-        assert (lab.home / "saved").read_text() == "saved\n"
+        assert (folder_of(lab.home) / "saved").read_text() == "saved\n"
 
     def test_a_program_that_ignores_the_signal_holds_nobody_up(self, engine: Podman, running: Session) -> None:
         deaf = "trap '' TERM; touch ~/ready; sleep 1000"

@@ -22,10 +22,11 @@ from flows.compatibility.scan import of_folder
 from flows.core.errors import RefitError
 from flows.core.programs import command
 from flows.core.settings import Settings
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.homes.volumes import Wanted
-from flows.sessions.model import Session
+from flows.sessions.model import HomeRef, Session
 from tests.support.waiting import some_long
 
 UID, FILES = 234_569, 150
@@ -95,9 +96,9 @@ class Scene:
     """A session with a volume, and what is tried while its user exchanges folders in both."""
 
     def __init__(self, homes: LocalHomes, canary: Canary, tmp_path: Path) -> None:
-        self.homes, self.canary, self._spare = homes, canary, tmp_path / "spare"
+        self.homes, self.canary = homes, canary
         self.at_war, self.tries = False, 0
-        self.session = Session("ana", "p", "2026a", "sha256:0", UID, Path(), tmp_path / "token", Access())
+        self.session = Session("ana", "p", "2026a", "sha256:0", UID, HomeRef("."), tmp_path / "token", Access())
         self.furnish()
 
     def furnish(self) -> None:
@@ -115,7 +116,7 @@ class Scene:
 
     @property
     def places(self) -> tuple[Path, Path]:
-        return self.session.home, self.session.volumes[0].folder
+        return folder_of(self.session.home), folder_of(self.session.volumes[0].ref)
 
     @contextmanager
     def attacked(self) -> Iterator[None]:
@@ -183,12 +184,12 @@ class Scene:
         self.furnish()
 
     def spare(self) -> None:
-        self.attempt(lambda: self.homes.spare(self.session, self._spare, most=10**10))
+        self.attempt(lambda: self.homes.spare(self.session, most=10**10))
         pooled = self.homes.pool.rehearsals / "ana"
-        copies = pooled if self.session.home in self.homes.pool else self._spare
+        plain = self.homes._spares / "ana" / "home"
+        copies = pooled if folder_of(self.session.home) in self.homes.pool else plain
         self.check(copies, copies.with_name(f"{copies.name}.data"))
         self.homes.forget_spare("ana")
-        command.run(["rm", "-rf", "--", self._spare, f"{self._spare}.data"], root=True)
 
     def scan(self) -> None:
         for place in self.places:

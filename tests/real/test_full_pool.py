@@ -14,6 +14,7 @@ from flows.images.registry import Registry
 from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.snapshots.clone_session import Wish, clone
 from flows.migrations.snapshots.roll_back import roll_back
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.pool import Pool
 from flows.sessions.model import Running
 from tests.support.killing import NAME, Scene, in_smallest_pool
@@ -51,7 +52,7 @@ def check(scene: Scene, home: object) -> None:
         check_no_gap(scene.journal.entries(move))
     assert [one.name for one in snapshot_actions.all_of(scene.sessions, session)] == ["then"]
     assert {one.name for one in scene.sessions.store.sessions()} == {NAME} == set(scene.sessions.store.homes())
-    assert scene.sessions.homes.drafts() == () and not scene.sessions.homes.path("ada2").exists()
+    assert scene.sessions.homes.drafts() == () and not folder_of(scene.sessions.homes.home_of("ada2")).exists()
 
 
 @pytest.mark.parametrize("left", [100_000_000, 0], ids=["little room", "no byte"])

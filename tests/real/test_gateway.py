@@ -35,6 +35,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
 from flows.services import embedded
 from flows.services.process import alone, end
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
@@ -281,7 +282,7 @@ def test_who_saves_while_a_session_is_away_hears_why_that_cant_be_and_can_when_i
         error.get_by_role("button", name="Close").click()
         sessions.start(NAME)
         expect(page.locator(".refit-notice")).to_have_count(0)
-        check_drafts(page, drafts, session.home)
+        check_drafts(page, drafts, folder_of(session.home))
 
 
 @pytest.mark.long

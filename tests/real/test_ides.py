@@ -24,6 +24,7 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.notifications.notifier import Notifier
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.sessions.activity.probes import look_at
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.ide.jupyter import check_page
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -112,7 +113,7 @@ def test_a_person_works_in_the_web_terminal_and_that_is_seen(opened: Opened, set
                 kind, *text = json.loads(shell.recv(timeout=PATIENCE))
                 said += str(text[0]) if kind == "stdout" else ""
     assert f"42\r\n/home/dev\r\n{opened.session.uid}\r\n" in said
-    assert (opened.session.home / "answer").read_text() == "42\n"
+    assert (folder_of(opened.session.home) / "answer").read_text() == "42\n"
     (seen,) = look_at(settings, opened.sessions.engine, [opened.session])
     assert seen.verdict == "busy"
     assert any("somebody typed" in line.text for line in seen.evidence)
@@ -136,7 +137,7 @@ def test_a_person_makes_a_flow_in_langflow_and_that_is_seen(opened: Opened, sett
             return verdict() == "busy"
 
         wait_until(seen)
-    database = opened.session.home / ".local/share/langflow/langflow.db"
+    database = folder_of(opened.session.home) / ".local/share/langflow/langflow.db"
     assert database.stat().st_uid == opened.session.uid
 
 
@@ -162,7 +163,7 @@ def test_a_notice_is_shown_and_answered_in_vs_code(opened: Opened, settings: Set
 def test_what_was_typed_and_not_saved_in_vs_code_is_there_when_its_window_is_loaded_again_after_a_move(
     opened: Opened, settings: Settings
 ) -> None:
-    sessions, home = opened.sessions, opened.session.home
+    sessions, home = opened.sessions, folder_of(opened.session.home)
     # By itself, VS Code in a browser saves whatever has a name after a second.
     chosen = """echo '{"files.autoSave": "off"}' | install -D /dev/stdin .local/share/code-server/User/settings.json"""
     sessions.execute("grace", ["sh", "-euc", f"cd; {chosen}; echo 'a first line' >notes.txt"])

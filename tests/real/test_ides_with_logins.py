@@ -17,6 +17,7 @@ from flows.catalog.model import Catalog
 from flows.core.settings import Settings
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.model import Session
 from tests.support.browser import new_page, open_browser
 from tests.support.hub import PASSWORD, RELEASE, Hub, running_hub
@@ -183,7 +184,7 @@ def test_the_web_terminal(house: House, shell: Session) -> None:
         typed.append(name)
         page.locator(".xterm").click()
         page.keyboard.type(f"echo here >{name}\n")
-        wait_until((shell.home / name).exists)
+        wait_until((folder_of(shell.home) / name).exists)
 
     house.assert_out(house.come_and_go("shell", works))
 
@@ -206,7 +207,7 @@ def test_vs_code_with_a_webview(house: House) -> None:
         typed.append(f"word-{len(typed)}")
         page.keyboard.type(f"\n{typed[-1]}\n")
         page.keyboard.press("Control+s")
-        wait_until(lambda: typed[-1] in (session.home / "notes.md").read_text())
+        wait_until(lambda: typed[-1] in (folder_of(session.home) / "notes.md").read_text())
         page.keyboard.press("Control+k")
         page.keyboard.press("v")
         preview = page.frame_locator("iframe.webview").frame_locator("iframe#active-frame")
@@ -257,7 +258,7 @@ def test_a_port_of_a_session_and_an_ide_that_stands_in_for_rstudio(house: House,
         cookies = page.locator("#cookies").inner_text()
         assert "forged" not in cookies and ("theme=dark" in cookies or not session_path)
         page.evaluate("(name) => save(name)", f"saved-{port}")
-        wait_until((shell.home / f"saved-{port}").exists)
+        wait_until((folder_of(shell.home) / f"saved-{port}").exists)
 
     works(house.open("shell", f"{below}/" if session_path else f"{below}/page"))
     guest, hub = house.guest, house.hub
@@ -271,5 +272,7 @@ def test_a_port_of_a_session_and_an_ide_that_stands_in_for_rstudio(house: House,
     assert page.url.startswith(f"{house.host}/session/shell/{below}/")
     hub.refit("session", "unshare", "shell", "--with", guest.name)
     token = hub.sessions.token(shell)
-    assert token not in (shell.home / f"asked-{port}").read_text(), "a program at a port was told the token of the IDE"
+    assert token not in (folder_of(shell.home) / f"asked-{port}").read_text(), (
+        "a program at a port was told the token of the IDE"
+    )
     assert not guest.with_token + house.owner.with_token

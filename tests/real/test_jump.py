@@ -20,6 +20,7 @@ from flows import services
 from flows.core.settings import Settings
 from flows.jump.sandbox import Sandbox
 from flows.sessions.history import History
+from flows.sessions.homes.folders import ref_of
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import SSH_PORT, Session
 from flows.sessions.people.entitlements import Kind, Share
@@ -139,7 +140,7 @@ def _record(sessions: Sessions, settings: Settings, name: str) -> Session:
     home, token_file = settings.home / name, settings.home / "sessions" / name / "token"
 
     def make(uid: int) -> Session:
-        return Session(name, "light", "2026a", "sha256:0", uid, home, token_file, LIGHT)
+        return Session(name, "light", "2026a", "sha256:0", uid, ref_of(home), token_file, LIGHT)
 
     return sessions.store.add(name, make, uids=settings.session_uids, owner=name)
 

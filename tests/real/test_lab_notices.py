@@ -25,6 +25,7 @@ from flows.publishing.own_build_results import Outcome, Result
 from flows.publishing.own_profiles import OwnProfile, OwnProfiles
 from flows.sessions.events import Kind
 from flows.sessions.history import History
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore
@@ -147,7 +148,7 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     page.goto(f"{sessions.url(session)}/lab/tree/open.ipynb")
     page.locator(".jp-Dialog button.jp-mod-accept").click()  # it asks which kernel to start
     open_terminal(page)
-    size = type_in_terminal(page, session.home, "before")
+    size = type_in_terminal(page, folder_of(session.home), "before")
     give_up_terminals(page)
     page.locator(".lm-TabBar-tabLabel", has_text="open.ipynb").click()
     (old,) = wait_for_kernels(sessions, session)
@@ -168,7 +169,7 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     page.get_by_text("Run All Cells", exact=True).click()
     expect(page.locator(".jp-OutputArea-output").last).to_contain_text("the answer is 42")
     assert [one["id"] for one in kernels(sessions, session)] == [kernel["id"]]
-    assert type_in_terminal(page, session.home, "after") == size
+    assert type_in_terminal(page, folder_of(session.home), "after") == size
     assert terminals(sessions, session) == ["1"]
     with page.expect_response("**/refit/notices") as heard:  # the page has asked, and was told that it is closed
         page.reload()
@@ -195,7 +196,7 @@ def test_what_was_typed_and_not_saved_is_on_the_page_after_a_move_and_can_be_sav
     notice = page.locator(".refit-notice")
     expect(notice).to_contain_text("is on another image now")
     notice.get_by_role("button", name="Close").click()
-    check_drafts(page, drafts, session.home)
+    check_drafts(page, drafts, folder_of(session.home))
 
 
 def wait_for_kernels(sessions: Sessions, session: Session) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from flows.images.build import Built
 from flows.images.registry import Registry
+from flows.sessions.homes.folders import folder_of
 from tests.support.browser import new_page, open_browser
 from tests.support.hub import PASSWORD, RELEASE, Hub, running_hub
 from tests.support.lab import open_terminal, type_in_terminal
@@ -71,7 +72,7 @@ def test_jupyterlab_works_at_its_owners_host_and_other_hosts_get_nothing(hub: Hu
         page.wait_for_url(f"http://{name}.localhost:{port}/session/{name}/**")
         expect(page.locator("#jp-main-dock-panel")).to_be_visible()
     open_terminal(adas)
-    type_in_terminal(adas, hub.sessions.store.session("ada").home, "at-a-host")
+    type_in_terminal(adas, folder_of(hub.sessions.store.session("ada").home), "at-a-host")
     # Ben lets Ada visit: her browser has the passes of both hosts then, and a script of Ben's runs in it.
     hub.refit("session", "share", "ben", "--with", "ada")
     visit = adas.context.new_page()

@@ -16,6 +16,7 @@ from flows.catalog.model import Catalog
 from flows.core.settings import Settings
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.model import Session
 from tests.support.hub import RELEASE, Hub, Person, running_hub
 from tests.support.ide_images import IdeImages
@@ -55,7 +56,7 @@ class Scene:
 
     @property
     def asked(self) -> list[str]:
-        file = self.session.home / "asked"
+        file = folder_of(self.session.home) / "asked"
         return file.read_text().splitlines() if file.exists() else []
 
     def arrived(self, path: str) -> dict[str, str]:

@@ -24,6 +24,7 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
 from flows.migrations.rehearsals.rehearsal import Rehearsal, TooSlow, rehearse, sweep
 from flows.sessions.activity.hook import PROOF
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.inside.folder import COMMAND_INSIDE, INSIDE
@@ -69,7 +70,7 @@ class Scene(moving.Scene):
     def check_nothing_is_left(self) -> None:
         listed = [*tools.podman(self.settings), "ps", "--all", "--quiet", "--filter", "name=rehearsal"]
         assert not command.run(listed, root=True).stdout
-        assert not list((self.settings.home / "rehearsals").iterdir())
+        assert not [*(self.settings.home / "rehearsals").iterdir(), *(self.settings.home / "spares").iterdir()]
         assert not list((self.settings.home / "running").iterdir())
         pool = self.sessions.homes.pool
         assert not pool.exists or not list(pool.rehearsals.iterdir())
@@ -221,7 +222,7 @@ rehearse(settings, sessions.homes, replace(sessions.store.session("vera"), image
     )
     running = [*tools.podman(scene.settings), "ps", "--quiet", "--filter", "name=rehearsal"]
     wait_until(lambda: command.run(running, root=True).stdout and process.poll() is None)
-    [copy] = (scene.settings.home / "rehearsals").glob(f"{NAME}.*/home")
+    [copy] = (scene.settings.home / "spares").glob("*/home")
     assert copy.is_dir() and oct(copy.parent.stat().st_mode)[-3:] == "700"
     assert sweep(scene.settings, scene.sessions.homes) == ()  # it is under way
     process.send_signal(signal.SIGKILL)
@@ -248,7 +249,7 @@ def test_a_session_goes_on_with_its_home_in_the_pool(
         for _ in range(2):
             moved = put_into_pool(sessions, sessions.homes, NAME)
             assert moved.home in sessions.homes.pool and manifest(moved.home) == before
-        assert not session.home.exists()
+        assert not folder_of(session.home).exists()
         assert sessions.start(NAME) == moved and sessions.execute(NAME, ["ls", "project"])
 
         executor = MoveExecutor.open(settings)
@@ -258,7 +259,7 @@ def test_a_session_goes_on_with_its_home_in_the_pool(
             assert manifest(moved.home) == before
         assert not list((sessions.homes.pool.snapshots / NAME).iterdir())
         sessions.remove(NAME, purge=True)
-        assert not moved.home.exists()
+        assert not folder_of(moved.home).exists()
 
 
 @pytest.mark.long
@@ -270,7 +271,7 @@ def test_in_the_pool_the_copy_is_a_snapshot(
         sessions = Sessions.open(settings)
         scene = Scene(settings, sessions, registry, shared, base)
         session = scene.create(scene.image("old"))
-        assert session.home in LocalHomes(settings).pool
+        assert folder_of(session.home) in LocalHomes(settings).pool
         before = manifest(session.home)
         rehearsal = scene.rehearse(session, scene.image("alone", ALONE))
         assert not rehearsal.failed and not rehearsal.skipped

@@ -23,6 +23,7 @@ from flows.core.settings import Settings
 from flows.core.settings.environment import variables
 from flows.host import tools
 from flows.publishing.signatures import NotPublished
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import NotStarted, Sessions
 from flows.sessions.model import Running, Session
@@ -76,10 +77,10 @@ def test_a_session_writes_a_notebook_and_a_file_through_itself(sessions: Session
     jupyter = sessions.jupyter(ana)
     jupyter.write_file("my notes.txt", "written\n")
     jupyter.write_notebook("first.ipynb", ["1 + 1", "print('x')"])
-    assert (ana.home / "my notes.txt").read_text() == "written\n"
-    cells = json.loads((ana.home / "first.ipynb").read_text())["cells"]
+    assert (folder_of(ana.home) / "my notes.txt").read_text() == "written\n"
+    cells = json.loads((folder_of(ana.home) / "first.ipynb").read_text())["cells"]
     assert ["".join(cell["source"]) for cell in cells] == ["1 + 1", "print('x')"]
-    assert {path.stat().st_uid for path in ana.home.rglob("*")} == {ana.uid}
+    assert {path.stat().st_uid for path in folder_of(ana.home).rglob("*")} == {ana.uid}
 
 
 def test_a_kernel_executes_a_cell_and_is_gone_afterwards(sessions: Sessions, ana: Session) -> None:
@@ -248,10 +249,12 @@ def test_two_sessions_side_by_side_cant_read_each_others_homes(
     # Not even with the whole of the host's file system in front of it.
     call = ["setpriv", f"--reuid={ben.uid}", "--regid=0", "--clear-groups", "cat", "private.txt"]
     with pytest.raises(RefitError, match="exit code"):
-        command.run(call, root=True, cwd=ana.home)
-    assert command.run([*call[:1], f"--reuid={ana.uid}", *call[2:]], root=True, cwd=ana.home).stdout == "of ana"
+        command.run(call, root=True, cwd=folder_of(ana.home))
+    assert (
+        command.run([*call[:1], f"--reuid={ana.uid}", *call[2:]], root=True, cwd=folder_of(ana.home)).stdout == "of ana"
+    )
     with pytest.raises(RefitError, match="No such file"):
-        sessions.execute(ben.name, ["cat", str(ana.home / "private.txt")])
+        sessions.execute(ben.name, ["cat", str(folder_of(ana.home) / "private.txt")])
     result = sessions.execute(ben.name, ["sh", "-c", "find / -name private.txt -not -path '/proc/*' 2>/dev/null; true"])
     assert result == ""
     with pytest.raises(JupyterError, match="refuses"):
@@ -286,10 +289,10 @@ def test_rm_keeps_the_home_and_its_uid_and_purge_removes_them(
     other = create()
     assert other.uid != first.uid
     again = create(first.name)
-    assert (again.uid, (again.home / "notes.txt").read_text()) == (first.uid, "kept")
+    assert (again.uid, (folder_of(again.home) / "notes.txt").read_text()) == (first.uid, "kept")
     sessions.remove(first.name)
     sessions.remove(first.name, purge=True)
-    assert not first.home.exists()
+    assert not folder_of(first.home).exists()
     assert first.name not in sessions.store.homes()
     with pytest.raises(UnknownName):
         sessions.remove(first.name, purge=True)

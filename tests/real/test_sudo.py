@@ -163,7 +163,7 @@ print(sorted(homes.differences(session, "move")))
 homes.restore(session, "move")
 print(homes.differences(session, "move"))
 homes.remove("ana")
-print(home.exists())
+print(Path(home).exists())
 """
 
 

@@ -13,6 +13,7 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.model import Session
 from flows.sessions.trial import Trials
@@ -31,8 +32,8 @@ class TestPodmanTrials(TrialsContract):
         number, homes = next(_numbers), LocalHomes(shared)
         name, uid = f"tried-{number}", 310_000 + number
         home = homes.make(name, uid)
-        (home / "notes").write_text("one")
-        command.run(["chown", str(uid), home / "notes"], root=True)
+        (folder_of(home) / "notes").write_text("one")
+        command.run(["chown", str(uid), folder_of(home) / "notes"], root=True)
         image = light(shared, registry, base, "trial-runs")
         yield Session(name, "p", "2026a", image, uid, home, Path("token"), LIGHT)
         homes.remove(name)
@@ -61,4 +62,4 @@ class TestPodmanTrials(TrialsContract):
 
     @pytest.fixture
     def own_notes(self, session: Session) -> Callable[[], str]:
-        return (session.home / "notes").read_text
+        return (folder_of(session.home) / "notes").read_text

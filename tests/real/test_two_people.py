@@ -15,6 +15,7 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.sessions.events import Kind
 from flows.sessions.history import History
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.model import Session
 from tests.support.browser import new_page, open_browser
 from tests.support.hub import PASSWORD, RELEASE, Hub, publish, running_hub
@@ -107,7 +108,7 @@ def test_one_works_is_moved_and_shares_and_the_other_visits_until_that_ends(stor
     accept_invitation(adas, hub.invited("ada"))
     start_session(adas, hub)
     open_terminal(adas)
-    type_in_terminal(adas, story.session.home, "before")
+    type_in_terminal(adas, folder_of(story.session.home), "before")
 
     newer = story.publish("the next", "20261123")
     migrate(hub)
@@ -126,7 +127,7 @@ def test_one_works_is_moved_and_shares_and_the_other_visits_until_that_ends(stor
     wait_until(lambda: story.session.image == newer)
     expect(notice).to_contain_text("is on another image now")
     notice.get_by_role("button", name="Close").click()
-    type_in_terminal(adas, story.session.home, "after")
+    type_in_terminal(adas, folder_of(story.session.home), "after")
 
     link = share_by_link(mine)
     accept_invitation(bens, hub.invited("ben"))
@@ -137,7 +138,7 @@ def test_one_works_is_moved_and_shares_and_the_other_visits_until_that_ends(stor
     bens.on("websocket", lambda channel: _watch(channel, closed))
     bens.get_by_role("button", name="Open the session").click()
     expect(bens.locator("#jp-main-dock-panel")).to_be_visible()
-    type_in_terminal(bens, story.session.home, "by-ben")
+    type_in_terminal(bens, folder_of(story.session.home), "by-ben")
 
     mine.reload()
     picture(mine, "my-session-shared")
@@ -148,7 +149,7 @@ def test_one_works_is_moved_and_shares_and_the_other_visits_until_that_ends(stor
     assert began <= closed[0] <= revoked + OUT_SECONDS
     answer = bens.goto(f"{hub.settings.gateway_url}/session/ada/lab")
     assert answer and answer.status == 403
-    type_in_terminal(adas, story.session.home, "alone-again")
+    type_in_terminal(adas, folder_of(story.session.home), "alone-again")
     visits = [one for one in History(hub.sessions.store.database).events("ada") if one.kind is Kind.visited]
     assert [one.by for one in visits if one.data["role"] == "shared"] == ["ben"]
 

@@ -13,6 +13,7 @@ from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
 from flows.sessions import reconfigure
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.volumes import read_wanted
 from flows.sessions.lifecycle import Sessions
 from tests.support.machine import RegistryServer, private_home
@@ -50,25 +51,29 @@ def test_home_and_volumes_move_and_go_back_together(
     session = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, volumes=volumes)
     sessions.execute(NAME, ["sh", "-euc", FILL])
     own, _, models = session.volumes
-    before = [manifest(folder) for folder in (session.home, own.folder, models.folder)]
+    before = [manifest(folder) for folder in (session.home, own.ref, models.ref)]
 
     result = executor.carry_out(to(sessions, NAME, spoils))
     assert result.state is State.rolled_back, result
-    assert [manifest(folder) for folder in (session.home, own.folder, models.folder)] == before
+    assert [
+        manifest(folder) for folder in (folder_of(session.home), folder_of(own.ref), folder_of(models.ref))
+    ] == before
     assert not (scratch / "ours").exists()  # others may have written there since
     check_nothing_is_left(settings, sessions, executor.journal, NAME)
 
     result = executor.carry_out(to(sessions, NAME, fine))
     assert result.state is State.cleaned, result
     assert sessions.store.session(NAME).volumes == session.volumes
-    assert [manifest(folder) for folder in (session.home, own.folder, models.folder)] == before
+    assert [
+        manifest(folder) for folder in (folder_of(session.home), folder_of(own.ref), folder_of(models.ref))
+    ] == before
     assert sessions.execute(NAME, ["cat", "/data/rows"]) == "1\n"
     assert not (scratch / "rehearsed").exists()
 
     with pytest.raises(RefitError, match=f"{NAME} has it"):
-        reconfigure.remove_volume(sessions, f"{NAME}/data", own.folder)
+        reconfigure.remove_volume(sessions, f"{NAME}/data", own.ref)
     sessions.remove(NAME)
-    assert manifest(own.folder) == before[1]
+    assert manifest(folder_of(own.ref)) == before[1]
     again = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, volumes=volumes)
     assert again.volumes == session.volumes and sessions.execute(NAME, ["cat", "/data/rows"]) == "1\n"
     with pytest.raises(RefitError, match="runs"):
@@ -80,6 +85,6 @@ def test_home_and_volumes_move_and_go_back_together(
     sessions.start(NAME)
     assert sessions.execute(NAME, ["sh", "-c", "touch /more/x && cat /data/rows"]) == "1\n"
     sessions.remove(NAME, purge=True)
-    assert not own.folder.exists() and scratch.is_dir()
+    assert not folder_of(own.ref).exists() and scratch.is_dir()
     reconfigure.remove_volume(sessions, "scratch", scratch)
     assert not scratch.exists()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from flows.core.errors import RefitError
 from flows.sessions.engine import Engine
-from flows.sessions.model import Running, Session
+from flows.sessions.model import HomeRef, Running, Session
 
 ABSENT = f"sha256:{'0' * 64}"
 
@@ -97,7 +96,7 @@ class EngineContract:
         assert first.started and first.ended and second.started and first.started <= first.ended <= second.started
 
     def test_generations_run_at_once_each_at_its_own_address(
-        self, engine: Engine, session: Session, another_home: Path
+        self, engine: Engine, session: Session, another_home: HomeRef
     ) -> None:
         # Each has a home of its own: two containers must never write into one.
         homes = enumerate((session.home, another_home), start=1)

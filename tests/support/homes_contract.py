@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -11,27 +10,27 @@ import pytest
 from flows.core.errors import RefitError
 from flows.sessions.engine import Homes
 from flows.sessions.homes.volumes import Wanted
-from flows.sessions.model import IllegalName, Session
+from flows.sessions.model import HomeRef, IllegalName, Session
 
 
 class Files(Protocol):
     """Acts of a session's user in its home and volumes."""
 
-    def write(self, folder: Path, path: str, text: str) -> None:
+    def write(self, place: HomeRef, path: str, text: str) -> None:
         """Let there be a file with this text, and no other."""
 
-    def delete(self, folder: Path, path: str) -> None:
+    def delete(self, place: HomeRef, path: str) -> None:
         """Delete a file."""
 
-    def all(self, folder: Path) -> dict[str, str]:
+    def all(self, place: HomeRef) -> dict[str, str]:
         """Path → text of all files."""
 
 
-def with_volume(homes: Homes, session: Session) -> tuple[Session, Path]:
+def with_volume(homes: Homes, session: Session) -> tuple[Session, HomeRef]:
     session = replace(session, volumes=(homes.mounted(session.name, Wanted("data", "/data")),))
     homes.make_volumes(session)
     homes.make_volumes(session)
-    return session, session.volumes[0].folder
+    return session, session.volumes[0].ref
 
 
 class HomesContract:
@@ -39,7 +38,7 @@ class HomesContract:
 
     def test_a_home_is_made_once_and_is_of_one_user(self, homes: Homes, files: Files, session: Session) -> None:
         files.write(session.home, "notes", "one")
-        assert homes.path(session.name) == session.home == homes.make(session.name, session.uid)
+        assert homes.home_of(session.name) == session.home == homes.make(session.name, session.uid)
         assert files.all(session.home) == {"notes": "one"}
         assert homes.owners()[session.name] == session.uid
         with pytest.raises(RefitError, match=f"belongs to uid {session.uid}"):
@@ -47,7 +46,7 @@ class HomesContract:
 
     @pytest.mark.parametrize("name", ["", "..", "a/b", "../ana", "-rf", "Ana", "a" * 41])
     def test_a_name_that_could_be_a_path_is_refused(self, homes: Homes, name: str) -> None:
-        for verb in (homes.path, homes.remove, lambda given: homes.make(given, 234_567)):
+        for verb in (homes.home_of, homes.remove, lambda given: homes.make(given, 234_567)):
             with pytest.raises(IllegalName):
                 verb(name)
 
@@ -61,7 +60,7 @@ class HomesContract:
         files.delete(session.home, "draft")
         assert set(homes.differences(session, "move")) == {"changed: notes", "gone: draft"}
         for _ in range(2):
-            assert homes.delta(session, "move") == homes.snapshot(session.name, "move")
+            homes.delta(session, "move")
             assert homes.has_snapshot(session.name, "move") and homes.differences(session, "move") == ()
 
     def test_what_an_image_writes_as_its_own_is_no_difference(
@@ -131,7 +130,7 @@ class HomesContract:
         homes.delta(session, "then")
         files.write(session.home, "notes", "two")
         name, uid = f"{session.name}-two", session.uid + 1
-        new = replace(session, name=name, uid=uid, home=homes.path(name), volumes=())
+        new = replace(session, name=name, uid=uid, home=homes.home_of(name), volumes=())
         for _ in range(2):  # the first one is killed before it is whole
             homes.draft_clone(session, "then", new)
             assert name not in homes.owners()
@@ -149,16 +148,14 @@ class HomesContract:
             homes.forget(session.name, "one")
             assert [homes.has_snapshot(session.name, id) for id in ("one", "two")] == [False, True]
 
-    def test_what_a_rehearsal_writes_is_in_its_copy_alone(
-        self, homes: Homes, files: Files, session: Session, tmp_path: Path
-    ) -> None:
+    def test_what_a_rehearsal_writes_is_in_its_copy_alone(self, homes: Homes, files: Files, session: Session) -> None:
         session, data = with_volume(homes, session)
         files.write(session.home, "notes", "one")
         files.write(data, "rows", "1")
-        copy = homes.spare(session, tmp_path / "copy", most=10**9)
-        assert (files.all(copy.home), files.all(copy.volumes[0].folder)) == ({"notes": "one"}, {"rows": "1"})
+        copy = homes.spare(session, most=10**9)
+        assert (files.all(copy.home), files.all(copy.volumes[0].ref)) == ({"notes": "one"}, {"rows": "1"})
         files.write(copy.home, "notes", "spoiled")
-        files.write(copy.volumes[0].folder, "rows", "spoiled")
+        files.write(copy.volumes[0].ref, "rows", "spoiled")
         for _ in range(2):
             homes.forget_spare(session.name)
             assert (files.all(session.home), files.all(data)) == ({"notes": "one"}, {"rows": "1"})

@@ -95,9 +95,9 @@ def _asked(sessions: Sessions, session: Session, path: str) -> list[dict[str, An
     return list(answer.raise_for_status().json())
 
 
-def manifest(home: Path, without: tuple[str, ...] = ()) -> dict[str, tuple[object, ...]]:
+def manifest(home: Path | str, without: tuple[str, ...] = ()) -> dict[str, tuple[object, ...]]:
     """Every path in a home with what must survive: kind and mode, owner, links, time of change, content."""
-    results = {}
+    home, results = Path(home), {}
     for path in sorted(home.rglob("*")):
         inside = path.relative_to(home)
         if inside.parts[0] in without:

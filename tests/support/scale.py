@@ -34,7 +34,7 @@ from flows.sessions.kubernetes import cluster as connection
 from flows.sessions.kubernetes import manifests, ownership, records
 from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Running, Session
+from flows.sessions.model import HomeRef, Running, Session
 from flows.sessions.store import Store
 from tests.support import hollow_images
 from tests.support.cluster_moves import settings_for_cluster
@@ -165,7 +165,7 @@ def crowd(settings: Settings, number: int, nodes: int) -> Crowd:
     script, store = manifests.scripts_name(text), Store(open_database(settings.database))
     names = tuple(f"person-{n:05}" for n in range(number))
     sessions = [
-        Session(name, PROFILE, RELEASE, one, _FIRST_UID + n, Path(manifests.claim(name)), Path("token"), _ACCESS)
+        Session(name, PROFILE, RELEASE, one, _FIRST_UID + n, HomeRef(manifests.claim(name)), Path("token"), _ACCESS)
         for n, name in enumerate(names)
     ]
 

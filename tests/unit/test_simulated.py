@@ -13,11 +13,12 @@ from bench.faults import upset
 from flows.migrations.move_steps import State
 from flows.sessions.engine import Engine, Homes
 from flows.sessions.history import History
-from flows.sessions.model import Session
+from flows.sessions.model import HomeRef, Session
 from tests.support.engine_contract import EngineContract
 from tests.support.examples import several
 from tests.support.homes_contract import Files, HomesContract
-from tests.support.simulated.engine import SimulatedEngine, SimulatedFiles, SimulatedHomes
+from tests.support.simulated.engine import SimulatedEngine, SimulatedHomes
+from tests.support.simulated.files import SimulatedFiles
 from tests.support.simulated.fleet import ACCESS, PROFILE, RELEASE, Fleet, fleet
 from tests.support.simulated.replicas import check_that_one_acts
 from tests.support.simulated.upsets import trial
@@ -36,7 +37,7 @@ class TestSimulatedEngine(EngineContract):
 
     @pytest.fixture
     def session(self) -> Session:
-        return Session("ada", PROFILE, RELEASE, IMAGE, 200001, Path("/home"), Path("/token"), ACCESS)
+        return Session("ada", PROFILE, RELEASE, IMAGE, 200001, HomeRef("/home"), Path("/token"), ACCESS)
 
     @pytest.fixture
     def another_home(self) -> Path:

@@ -243,7 +243,7 @@ def _placed(settings: Settings, sessions: Sessions, session: Session) -> Session
     )
     placed = replace(
         session,
-        home=homes.path(name),
+        home=homes.home_of(name),
         token_file=settings.folder("sessions") / name / "token",
         environment={**session.environment, **({PREFIX: routes.path(name)} if session.access.port else {})},
         volumes=volumes,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from flows.core.errors import RefitError, UnknownName
 from flows.core.progress import reported
@@ -24,21 +23,21 @@ class Kept:
         id: of the snapshot, and of the move.
         at: when the move began.
         why: how that ended.
-        folder: where it is.
+        folder: where it is, as a person is told.
     """
 
     session: str
     id: str
     at: datetime
     why: str
-    folder: Path
+    folder: str
 
 
 def kept(sessions: Sessions, journal: Journal, name: str = "") -> tuple[Kept, ...]:
     """The snapshots of a session, or of all, oldest first; none of those that a move is still about."""
     homes = sessions.homes
     return tuple(
-        Kept(session, move.id, move.created, move.reason, homes.snapshot(session, move.id))
+        Kept(session, move.id, move.created, move.reason, homes.snapshot_place(session, move.id))
         for move in journal.history(name)
         if move.state in FINAL and homes.has_snapshot(session := move.before.name, move.id)
     )

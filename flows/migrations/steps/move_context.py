@@ -77,7 +77,7 @@ class MoveContext:
 
     def keep_home(self, move: Move, changed: tuple[str, ...]) -> Outcome:
         """Leave a home as somebody may have changed it, with its snapshot."""
-        snapshot = self.sessions.homes.snapshot(move.before.name, move.id)
+        snapshot = self.sessions.homes.snapshot_place(move.before.name, move.id)
         way_back = f"`refit home snapshot restore {move.before.name} {move.id}`"
         what = f"the home was changed, maybe by its user, and left so: {some(changed)}"
         return Outcome(f"{what}; as it was before: {snapshot}, {way_back}", Code.home_kept)

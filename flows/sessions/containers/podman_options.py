@@ -88,4 +88,4 @@ def _ssh(session: Session) -> list[str]:
 
 def mount_option(volume: Volume) -> str:
     """The option of Podman that lets a container have a volume. Pure."""
-    return f"--mount=type=bind,src={volume.folder},dst={volume.path}{',ro' if volume.read_only else ''}"
+    return f"--mount=type=bind,src={volume.ref},dst={volume.path}{',ro' if volume.read_only else ''}"

@@ -85,15 +85,15 @@ class PodmanTrials:
                 private = ["-m", "0400", "-o", str(session.uid), "-g", "0"]
                 text = secrets.token_urlsafe(32)
                 command.run(["install", *private, "/dev/stdin", token], root=True, stdin=text)
-                yield self._copy(session, folder, id), token
+                yield self._copy(session, id), token
         finally:
             with fence.lifted():  # nobody else's bears this name
                 self._remove(id)
 
-    def _copy(self, session: Session, folder: Path, id: str) -> Session:
+    def _copy(self, session: Session, id: str) -> Session:
         called = replace(session, name=_spare(id))
         try:
-            copy = self._homes.spare(called, folder / "home", round(self._settings.rehearsal_copy * 1e9))
+            copy = self._homes.spare(called, round(self._settings.rehearsal_copy * 1e9))
         except NoRoom as error:
             raise NoTrial(str(error)) from error
         return replace(copy, name=session.name)

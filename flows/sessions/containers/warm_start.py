@@ -26,6 +26,7 @@ from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.core.waiting import retry, wait_until
 from flows.host import containers, mounts, tools
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.model import Container, Running, Session, session_of
 
 PARENT, NAME = "/home", "dev"
@@ -121,10 +122,10 @@ class Slots:
         if not session.late_home:
             return
         place = self.make(session.container) / NAME
-        if _is(place, session.home):
+        if _is(place, folder_of(session.home)):
             return
         self.take(session.container)  # another one, from before the home was moved or restored
-        _bind(session.home, place)
+        _bind(folder_of(session.home), place)
 
     def take(self, container: str) -> None:
         """Take the home out of the slot of a container that has ended.
@@ -221,7 +222,7 @@ class Slots:
         return frozenset(
             place.parent.name
             for place in self._places()
-            if session_of(place.parent.name) == session.name or _is(place, session.home)
+            if session_of(place.parent.name) == session.name or _is(place, folder_of(session.home))
         )
 
     def _places(self) -> tuple[Path, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from flows.core.errors import RefitError
 from flows.core.programs import command
 from flows.sessions.homes import copying, enclosed, subvolumes_as_root
+from flows.sessions.homes.folders import beside
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.volumes import Part
 from flows.sessions.model import HOME, nearest_legal
@@ -123,4 +124,4 @@ def size_of(sources: Iterable[Path], most: int, pool: Pool, target: Path) -> int
 
 def sources(parts: Iterable[Part], snapshot: Path) -> dict[Part, Path]:
     """Each part of a session, and where it is in a snapshot. Pure."""
-    return {part: part.beside(snapshot) for part in parts}
+    return {part: beside(part, snapshot) for part in parts}

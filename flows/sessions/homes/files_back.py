@@ -56,7 +56,7 @@ def chosen(session: Session, paths: Iterable[str]) -> tuple[Chosen, ...]:
     """
     inside_of: dict[Part, list[str]] = {}
     places: Mapping[str, Part] = {
-        **{volume.path: Part(volume.name, volume.folder) for volume in session.volumes if is_own(volume)},
+        **{volume.path: Part(volume.name, volume.ref) for volume in session.volumes if is_own(volume)},
         HOME: Part("", session.home),
     }
     for path in paths:

@@ -14,11 +14,12 @@ from flows.core.formatting import megabytes
 from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.sessions.homes import cloning, copying, person_home_limits, snapshot_notes
+from flows.sessions.homes.folders import folder_of, ref_of
 from flows.sessions.homes.group_access import open_to_group
 from flows.sessions.homes.home_snapshots import HomeSnapshots
 from flows.sessions.homes.space_reservation import NoRoom, lacking, reserved
 from flows.sessions.homes.volumes import DiskUse, Wanted, parts
-from flows.sessions.model import Session, Volume, check_name
+from flows.sessions.model import HomeRef, Session, Volume, check_name
 
 
 class LocalHomes(HomeSnapshots):
@@ -59,7 +60,7 @@ class LocalHomes(HomeSnapshots):
                 hint=f"remove the one that nobody needs: `refit volume rm {session}/{mounts.name}`, for instance.",
             )
         folder = shared or own
-        return Volume(mounts.name, mounts.path, folder, mounts.read_only, shared=bool(shared))
+        return Volume(mounts.name, mounts.path, ref_of(folder), mounts.read_only, shared=bool(shared))
 
     def owners(self) -> dict[str, int]:
         """Home → the uid that owns it, of all that are there, whether or not anybody remembers them."""
@@ -73,13 +74,13 @@ class LocalHomes(HomeSnapshots):
         names = {name for folder in folders for name in cloning.drafts_in(folder)}
         return tuple(sorted(name for name in names if not self.path(name).exists()))
 
-    def make(self, name: str, uid: int) -> Path:
+    def make(self, name: str, uid: int) -> HomeRef:
         """The home of a session, made if need be: 0700, `uid`, group 0.
 
         Raises:
             RefitError: there is one of that name that belongs to another uid.
         """
-        return self._make(self.path(name), uid)
+        return ref_of(self._make(self.path(name), uid))
 
     def make_volumes(self, session: Session) -> None:
         """Make the volumes of a session that it owns, if need be.
@@ -89,11 +90,11 @@ class LocalHomes(HomeSnapshots):
         """
         for volume in session.volumes:
             if not volume.shared:
-                self._make(volume.folder, session.uid)
-            elif not volume.folder.is_dir():
+                self._make(folder_of(volume.ref), session.uid)
+            elif not folder_of(volume.ref).is_dir():
                 raise RefitError(
                     f"The volume {volume.name!r} of the session {session.name!r} is gone.",
-                    why=f"Sessions shared it, and {volume.folder} isn't there.",
+                    why=f"Sessions shared it, and {volume.ref} isn't there.",
                     hint=f"bring it back, or make an empty one: `refit volume create {volume.name} --shared`.",
                 )
 
@@ -113,8 +114,8 @@ class LocalHomes(HomeSnapshots):
 
     def disk_use(self, session: Session) -> tuple[DiskUse, ...]:
         """The disk that home and own volumes of a session take: of those in the pool, if it has limits."""
-        inside = [part for part in parts(session) if part.folder in self.pool]
-        uses = [(part.volume, use) for part in inside if (use := self.pool.use(part.folder))]
+        inside = [part for part in parts(session) if folder_of(part.ref) in self.pool]
+        uses = [(part.volume, use) for part in inside if (use := self.pool.use(folder_of(part.ref)))]
         return tuple(DiskUse(volume, used, most or None) for volume, (used, most) in uses)
 
     def disk_limit(self, own: int | None) -> int | None:
@@ -123,8 +124,9 @@ class LocalHomes(HomeSnapshots):
             return None
         return (self.pool.general_limit if own is None else own) or None
 
-    def remove_volume(self, folder: Path) -> None:
+    def remove_volume(self, volume: HomeRef) -> None:
         """Remove one volume for good; snapshots of it stay with those of the home."""
+        folder = folder_of(volume)
         if folder in self.pool:
             self.pool.delete(folder)
         else:
@@ -159,19 +161,20 @@ class LocalHomes(HomeSnapshots):
         Raises:
             RefitError: there is no room, or it takes too long; the rest of it, `remove` removes.
         """
+        home = folder_of(new.home)
         froms = cloning.sources(parts(source), self.snapshot(source.name, id))
-        to = {part.volume: part.folder for part in parts(new)}
-        size = cloning.size_of(froms.values(), self._most_files, self.pool, new.home)
-        with reserved(self._notes, new.home.parent, size):
+        to = {part.volume: folder_of(part.ref) for part in parts(new)}
+        size = cloning.size_of(froms.values(), self._most_files, self.pool, home)
+        with reserved(self._notes, home.parent, size):
             for part, folder in froms.items():
                 cloning.make_draft(self.pool, folder, to[part.volume], self._copy_seconds)
         secrets = {*source.access.secrets, *new.access.secrets}
-        cloning.drop_own(cloning.draft_of(new.home), secrets, self._copy_seconds)
+        cloning.drop_own(cloning.draft_of(home), secrets, self._copy_seconds)
 
     def finish_clone(self, new: Session, old: int) -> None:
         """Give the copies to the new session's user, in the place of the user `old`, and put them in their places."""
         for part in reversed(parts(new)):  # the home last: where it is, all is
-            cloning.give(self.pool, part.folder, old, new.uid, self._copy_seconds)
+            cloning.give(self.pool, folder_of(part.ref), old, new.uid, self._copy_seconds)
 
     def remove(self, name: str) -> None:
         """Remove a home, its volumes and all snapshots for good.
@@ -202,7 +205,7 @@ class LocalHomes(HomeSnapshots):
             RefitError: the pool has no room for them, or a copy is not the same.
         """
         volumes = self.volumes(session.name)
-        moving = {session.home: self.pool.homes / session.name}
+        moving = {folder_of(session.home): self.pool.homes / session.name}
         moving |= {folder: self.pool.volumes / session.name / name for name, folder in volumes.items()}
         for folder in moving:
             copying.refuse_mounts(folder)
@@ -215,8 +218,9 @@ class LocalHomes(HomeSnapshots):
             )
         for source, target in moving.items():
             self._copy_to_pool(source, target, session.uid)
-        there = tuple(replace(volume, folder=moving.get(volume.folder, volume.folder)) for volume in session.volumes)
-        return replace(session, home=moving[session.home], volumes=there)
+        new = {ref_of(source): ref_of(target) for source, target in moving.items()}
+        there = tuple(replace(volume, ref=new.get(volume.ref, volume.ref)) for volume in session.volumes)
+        return replace(session, home=new[session.home], volumes=there)
 
     def _copy_to_pool(self, source: Path, target: Path, uid: int) -> None:
         with self.pool.making(target, uid) as draft:

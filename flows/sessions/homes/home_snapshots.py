@@ -16,10 +16,11 @@ from flows.core.programs.command import CommandTimeout, ProgramFailed
 from flows.core.settings import Settings
 from flows.sessions.homes import copying, enclosed, files_back, snapshot_notes
 from flows.sessions.homes.btrfs_send import only_within
+from flows.sessions.homes.folders import beside, folder_of, ref_of
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.space_reservation import SPARE, NoRoom, lacking, reserved
 from flows.sessions.homes.volumes import Part, is_own, parts
-from flows.sessions.model import Session, check_name
+from flows.sessions.model import HomeRef, Session, check_name
 from flows.sessions.podman_only import only_on_podman
 
 SIZE_SECONDS = 10.0
@@ -33,7 +34,7 @@ class HomeSnapshots:
     def __init__(self, settings: Settings) -> None:
         only_on_podman(settings, "Homes in folders and in the pool of this machine")
         self._homes, self._snapshots = settings.folder("homes"), settings.folder("snapshots")
-        self._notes = settings.folder("room")
+        self._notes, self._spares = settings.folder("room"), settings.folder("spares")
         self._copy_seconds, self._compare_seconds = (
             settings.copy_timeout_minutes * 60,
             settings.compare_timeout_minutes * 60,
@@ -46,6 +47,14 @@ class HomeSnapshots:
         """The folder of the home `name`, there or not; one that was made before there was a pool stays where it is."""
         plain = self._homes / check_name(name)
         return self.pool.homes / name if self.pool.exists and not plain.exists() else plain
+
+    def home_of(self, name: str) -> HomeRef:
+        """The home of the session `name`, there or not."""
+        return ref_of(self.path(name))
+
+    def snapshot_place(self, session: str, id: str) -> str:
+        """Where a person finds the snapshot `id` of a session's home: its folder."""
+        return str(self.snapshot(session, id))
 
     def snapshot(self, session: str, id: str) -> Path:
         """The folder of the snapshot `id` of a session's home, there or not."""
@@ -75,7 +84,7 @@ class HomeSnapshots:
             RefitError: it can't.
         """
         size = self._refuse_what_cant_be_copied(session)
-        pooled = any(part.folder in self.pool for part in parts(session))
+        pooled = any(folder_of(part.ref) in self.pool for part in parts(session))
         # In the pool a snapshot takes nothing; later changes of the home do.
         for needed, where in (
             *([(0, self.pool.folder)] if pooled else []),
@@ -127,9 +136,9 @@ class HomeSnapshots:
         """
         snapshot, paths = self.snapshot(session.name, id), list[str]()
         for part in parts(session):
-            if not (copy := part.beside(snapshot)).is_dir():
+            if not (copy := beside(part, snapshot)).is_dir():
                 continue  # the session got this volume later
-            touched = self.pool.touched(part.folder, copy) if copy in self.pool else None
+            touched = self.pool.touched(folder_of(part.ref), copy) if copy in self.pool else None
             if touched is None:
                 return None
             paths += map(part.named, touched)
@@ -138,20 +147,18 @@ class HomeSnapshots:
     def _refuse_what_cant_be_copied(self, session: Session) -> int:
         """Bytes that copies of home and volumes take on the disk; in the pool and where files share blocks, 0."""
         for part in parts(session):
-            copying.refuse_mounts(part.folder)
-            if part.folder in self.pool:
-                self.pool.refuse_nested(part.folder)
-        outside = [part.folder for part in parts(session) if part.folder not in self.pool]
+            copying.refuse_mounts(folder_of(part.ref))
+            if folder_of(part.ref) in self.pool:
+                self.pool.refuse_nested(folder_of(part.ref))
+        outside = [folder_of(part.ref) for part in parts(session) if folder_of(part.ref) not in self.pool]
         size = copying.extent_of(outside, self._most_files).size
         return size if size and not self._shares_blocks() else 0
 
-    def spare(self, session: Session, folder: Path, most: int) -> Session:
-        """Copy home and volumes for a rehearsal; the session may run. The part that `forget_spare` removes is not in
-        `folder`.
+    def spare(self, session: Session, most: int) -> Session:
+        """Copy home and volumes for a rehearsal; the session may run. Parts in the pool are copied there.
 
         Args:
-            session: the session with the home and volumes.
-            folder: where the copy of the home goes, if it can't be a snapshot in the pool; volumes go beside it.
+            session: the session with the home and volumes; by its name `forget_spare` removes the copies.
             most: bytes that all copies may take, if they can't share them with what is there.
 
         Returns:
@@ -166,19 +173,23 @@ class HomeSnapshots:
             raise NoRoom(
                 f"the home takes {megabytes(size)}; a copy may take {megabytes(most)}, and {megabytes(free)} are free"
             )
-        pool = self.pool.rehearsals / session.name
-        copies = {part: part.beside(pool if part.folder in self.pool else folder) for part in parts(session)}
+        pool, plain = self.pool.rehearsals / session.name, self._spares / check_name(session.name)
+        copies = {
+            part: beside(part, pool if folder_of(part.ref) in self.pool else plain / "home") for part in parts(session)
+        }
+        command.run(["install", "-d", "-m", "0700", plain], root=True)
         with reserved(self._notes, self._snapshots, size):
-            self._take(((part.folder, copy) for part, copy in copies.items()), self._duplicate, writable=True)
-        own = {part.volume: copy for part, copy in copies.items()}
+            self._take(((folder_of(part.ref), copy) for part, copy in copies.items()), self._duplicate, writable=True)
+        own = {part.volume: ref_of(copy) for part, copy in copies.items()}
         volumes = tuple(
-            replace(volume, folder=own[volume.name]) if is_own(volume) else replace(volume, read_only=True)
+            replace(volume, ref=own[volume.name]) if is_own(volume) else replace(volume, read_only=True)
             for volume in session.volumes
         )
         return replace(session, home=own[""], volumes=volumes)
 
     def forget_spare(self, name: str) -> None:
-        """Remove the copies of home and volumes that were made for a rehearsal in the pool."""
+        """Remove the copies of home and volumes that were made for a rehearsal."""
+        copying.remove(self._spares / check_name(name))
         if self.pool.exists:
             for copy in copying.all_of(self.pool.rehearsals / check_name(name)):
                 self.pool.delete(copy)
@@ -190,10 +201,8 @@ class HomeSnapshots:
         """Delete what was in the place of homes that went back; nobody waits for that."""
         self.pool.sweep()
 
-    def copy(self, session: Session, id: str) -> Path:
+    def copy(self, session: Session, id: str) -> None:
         """Copy home and volumes of a running session; `delta` brings in later changes.
-
-        Returns the copy of the home; those of the volumes are beside it.
 
         Raises:
             NoRoom: there is no room for them on the disk; where other copies take it, this one waits for them.
@@ -203,14 +212,14 @@ class HomeSnapshots:
             size = max(0, size - copying.extent_of(files, self._most_files).size)
         with reserved(self._notes, self._snapshots, size):
             try:
-                return self._take_all(session, id, self._duplicate)
+                self._take_all(session, id, self._duplicate)
             except RefitError:
                 self.forget(session.name, id)  # on a disk that may be full, half a copy is in everybody's way
                 raise
 
-    def delta(self, session: Session, id: str) -> Path:
+    def delta(self, session: Session, id: str) -> None:
         """Make the snapshot equal to home and volumes of a session that is stopped; in the pool, all or none."""
-        return self._take_all(session, id, self._mirror)
+        self._take_all(session, id, self._mirror)
 
     def differences(
         self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False
@@ -230,17 +239,19 @@ class HomeSnapshots:
         snapshot, differences = self.snapshot(session.name, id), list[str]()
         for part in parts(session):
             excepted = () if part.volume else except_paths
-            differences += map(part.named, self._differences(part, part.beside(snapshot), excepted, at_a_glance))
+            differences += map(part.named, self._differences(part, beside(part, snapshot), excepted, at_a_glance))
         return tuple(differences)
 
     def _differences(
         self, part: Part, snapshot: Path, except_paths: Collection[str], at_a_glance: bool
     ) -> tuple[str, ...]:
-        touched = self.pool.touched(part.folder, snapshot) if part.folder in self.pool else None
+        touched = self.pool.touched(folder_of(part.ref), snapshot) if folder_of(part.ref) in self.pool else None
         if touched is not None and only_within(touched, except_paths):
             return ()  # in milliseconds; else every byte is compared, to say what it is
         excluded = [f"/{pattern.lstrip('/')}" for pattern in except_paths]
-        seen = copying.differing(part.folder, snapshot, self._compare_seconds, excluded, at_a_glance=at_a_glance)
+        seen = copying.differing(
+            folder_of(part.ref), snapshot, self._compare_seconds, excluded, at_a_glance=at_a_glance
+        )
         return copying.described(seen, except_paths)
 
     def restore(self, session: Session, id: str) -> None:
@@ -252,7 +263,7 @@ class HomeSnapshots:
             RefitError: the snapshot of one of them isn't there; all are as they were.
         """
         snapshot = self.snapshot(session.name, id)
-        ways = [(part.beside(snapshot), part.folder) for part in parts(session)]
+        ways = [(beside(part, snapshot), folder_of(part.ref)) for part in parts(session)]
         if missing := [source for source, _ in ways if not source.is_dir()]:
             raise RefitError(
                 f"There is no snapshot {id!r} of the session {session.name!r}.",
@@ -273,17 +284,17 @@ class HomeSnapshots:
         """
         snapshot, chosen = self.snapshot(session.name, id), files_back.chosen(session, paths)
         for path in chosen:
-            files_back.look(path.part.beside(snapshot), path.paths)
-        beside = self._beside(session, to) if to else None
+            files_back.look(beside(path.part, snapshot), path.paths)
+        new_folder = self._beside(session, to) if to else None
         for path in chosen:
-            source, target = path.part.beside(snapshot), beside or path.part.folder
+            source, target = beside(path.part, snapshot), new_folder or folder_of(path.part.ref)
             files_back.bring(source, target, path.paths, self._copy_seconds, suffix=suffix)
 
     def _beside(self, session: Session, to: str) -> Path:
         (path,) = files_back.chosen(session, [to])
         if path.part.volume:
             raise RefitError(f"{to!r} isn't in the home.", hint="choose a folder in the home.")
-        return files_back.make_beside(session.home, path.paths[0], session.uid, self._copy_seconds)
+        return files_back.make_beside(folder_of(session.home), path.paths[0], session.uid, self._copy_seconds)
 
     def forget(self, session: str, id: str) -> None:
         """Remove one snapshot, of the home and of the volumes; its note goes first."""
@@ -300,10 +311,9 @@ class HomeSnapshots:
     def _mirror(self, home: Path, target: Path) -> None:
         copying.mirror(home, target, self._copy_seconds)
 
-    def _take_all(self, session: Session, id: str, by: Callable[[Path, Path], object]) -> Path:
+    def _take_all(self, session: Session, id: str, by: Callable[[Path, Path], object]) -> None:
         snapshot = self._ready(session.name, id)
-        self._take(((part.folder, part.beside(snapshot)) for part in parts(session)), by)
-        return snapshot
+        self._take(((folder_of(part.ref), beside(part, snapshot)) for part in parts(session)), by)
 
     def _take(
         self, pairs: Iterable[tuple[Path, Path]], by: Callable[[Path, Path], object], *, writable: bool = False

@@ -10,10 +10,10 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from flows.core.errors import RefitError
-from flows.sessions.model import HOME, Session, Volume, check_name
+from flows.sessions.model import HOME, HomeRef, Session, Volume, check_name
 
 # Folders of the image, the engine and Refit themselves.
 _TAKEN = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "opt", "proc", "run", "sbin", "sys", "usr")
@@ -33,14 +33,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Part:
-    """One folder of the set that a session persists in; `volume` is empty for the home."""
+    """One home or volume of the set that a session persists in; `volume` is empty for the home."""
 
     volume: str
-    folder: Path
-
-    def beside(self, home: Path) -> Path:
-        """Where a copy of this part lies, if the home's is to be `home`: no name of a snapshot has a dot in it."""
-        return home.with_name(f"{home.name}.{self.volume}") if self.volume else home
+    ref: HomeRef
 
     def named(self, change: str) -> str:
         """A change of a path, with the volume in which it is."""
@@ -69,7 +65,7 @@ class DiskUse:
 
 def parts(session: Session) -> tuple[Part, ...]:
     """All that is to be as before when a session goes back; volumes that it can't write need no copy."""
-    own = (Part(volume.name, volume.folder) for volume in session.volumes if is_own(volume))
+    own = (Part(volume.name, volume.ref) for volume in session.volumes if is_own(volume))
     return (Part("", session.home), *own)
 
 
@@ -106,9 +102,9 @@ def check_together(mounts: Sequence[Wanted]) -> None:
             )
 
 
-def users(sessions: Iterable[Session], folder: Path) -> tuple[str, ...]:
+def users(sessions: Iterable[Session], volume: HomeRef) -> tuple[str, ...]:
     """The names of the sessions that have a volume."""
-    return tuple(sorted(s.name for s in sessions if any(volume.folder == folder for volume in s.volumes)))
+    return tuple(sorted(s.name for s in sessions if any(own.ref == volume for own in s.volumes)))
 
 
 def check_unused(name: str, using: Collection[str]) -> None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from http import HTTPStatus
-from pathlib import Path
 
 from flows.core.errors import RefitError
 from flows.core.formatting import megabytes
@@ -33,7 +32,7 @@ from flows.sessions.kubernetes.snapshot_ways import (
     make_claim,
     remove_claim,
 )
-from flows.sessions.model import Session
+from flows.sessions.model import HomeRef, Session
 from flows.sessions.podman_only import NotOnKubernetes
 
 _SPARE = "spare"
@@ -117,7 +116,7 @@ class ClusterSnapshots:
         began = time.monotonic()
         yield
         told = {key: f"{time.monotonic() - began:.1f}"}
-        self._cluster.patch(CLAIMS, session.home.name, {"metadata": {"annotations": told}}, "merge")
+        self._cluster.patch(CLAIMS, session.home, {"metadata": {"annotations": told}}, "merge")
 
     def how(self) -> str:
         """How snapshots are taken, in words; empty: none are."""
@@ -242,10 +241,10 @@ class ClusterSnapshots:
             self.forget_spare(called)
             raise
         volumes = tuple(
-            replace(volume, folder=Path(own[volume.name])) if is_own(volume) else replace(volume, read_only=True)
+            replace(volume, ref=HomeRef(own[volume.name])) if is_own(volume) else replace(volume, read_only=True)
             for volume in session.volumes
         )
-        return replace(session, home=Path(own[""]), volumes=volumes)
+        return replace(session, home=HomeRef(own[""]), volumes=volumes)
 
     def _spare(self, session: Session, own: Mapping[str, str], most: int, called: str) -> None:
         if isinstance(self.way, VolumeSnapshots):

@@ -1,12 +1,8 @@
-"""Homes and volumes as claims of a cluster: implements `engine.Homes`.
-
-A path of a home is the name of its claim here, and nothing on this machine.
-"""
+"""Homes and volumes as claims of a cluster: implements `engine.Homes`. Each is known by the name of its claim."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 
 from flows.core.errors import RefitError
 from flows.sessions.homes.volumes import DiskUse, Wanted
@@ -15,7 +11,7 @@ from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
 from flows.sessions.kubernetes.manifests import KIND, SESSION, UID, VOLUME
 from flows.sessions.kubernetes.snapshot_ways import VolumeSnapshots, remove_claim
-from flows.sessions.model import Session, Volume, check_name
+from flows.sessions.model import HomeRef, Session, Volume, check_name
 from flows.sessions.podman_only import NotOnKubernetes
 
 _CLAIMS = "persistentvolumeclaims"
@@ -29,7 +25,7 @@ class ClusterHomes:
         self._cluster, self._snapshots = cluster, ClusterSnapshots(cluster)
         self.keeps_snapshots = self._snapshots.keeps
 
-    def path(self, name: str) -> Path:
+    def home_of(self, name: str) -> HomeRef:
         """The name of the claim of a session's home, there or not.
 
         Raises:
@@ -42,7 +38,7 @@ class ClusterHomes:
                 why="It becomes the name of a host, which can't end with a hyphen.",
                 hint=f"take {name.rstrip('-')!r}, for instance.",
             )
-        return Path(manifests.claim(name))
+        return HomeRef(manifests.claim(name))
 
     def owners(self) -> Mapping[str, int]:
         """Home → the uid that owns it, of all that are there, whether or not anybody remembers them."""
@@ -51,20 +47,20 @@ class ClusterHomes:
         homes = (claim for claim in there if VOLUME not in claim["labels"])
         return {home["labels"][SESSION]: _uid(home) for home in homes if SESSION in home["labels"]}
 
-    def make(self, name: str, uid: int) -> Path:
+    def make(self, name: str, uid: int) -> HomeRef:
         """The claim of a session's home, made if need be.
 
         Raises:
             RefitError: there is one of that name that belongs to another uid.
         """
-        home = self.path(name)
-        self._make(home.name, uid, {SESSION: name})
+        home = self.home_of(name)
+        self._make(home, uid, {SESSION: name})
         return home
 
     def mounted(self, session: str, mounts: Wanted) -> Volume:
         """A volume that a session is to have: its own, for none is shared here."""
-        folder = Path(manifests.volume_claim(session, check_name(mounts.name)))
-        return Volume(mounts.name, mounts.path, folder, mounts.read_only)
+        claim = HomeRef(manifests.volume_claim(session, check_name(mounts.name)))
+        return Volume(mounts.name, mounts.path, claim, mounts.read_only)
 
     def make_volumes(self, session: Session) -> None:
         """Make the claims of a session's volumes, if need be.
@@ -76,7 +72,7 @@ class ClusterHomes:
         for volume in session.volumes:
             if volume.shared:
                 raise NotOnKubernetes(f"The shared volume {volume.name!r}")
-            self._make(volume.folder.name, session.uid, {SESSION: session.name, VOLUME: volume.name})
+            self._make(volume.ref, session.uid, {SESSION: session.name, VOLUME: volume.name})
 
     def _make(self, claim: str, uid: int, labels: Mapping[str, str]) -> None:
         if "deletionTimestamp" in (self._cluster.find(_CLAIMS, claim) or {}).get("metadata", {}):
@@ -98,9 +94,9 @@ class ClusterHomes:
         """None: the cluster bounds claims by itself."""
         return None
 
-    def remove_volume(self, folder: Path) -> None:
+    def remove_volume(self, volume: HomeRef) -> None:
         """Remove the claim of one volume for good."""
-        remove_claim(self._cluster, folder.name)
+        remove_claim(self._cluster, volume)
 
     def remove(self, name: str) -> None:
         """Remove the claims of a home and its volumes for good."""
@@ -182,7 +178,7 @@ class ClusterHomes:
         """None: only `differences` can tell."""
         return None
 
-    def spare(self, session: Session, folder: Path, most: int) -> Session:
+    def spare(self, session: Session, most: int) -> Session:
         """Copy home and volumes for a rehearsal into claims of their own; the session may run.
 
         Raises:
@@ -198,18 +194,17 @@ class ClusterHomes:
         """End that Pod."""
         self._snapshots.release(check_name(session))
 
-    def copy(self, session: Session, id: str) -> Path:
+    def copy(self, session: Session, id: str) -> None:
         """Begin the snapshot `id` while the session runs; `delta` brings in later changes."""
-        return self.delta(session, id)
+        self.delta(session, id)
 
-    def delta(self, session: Session, id: str) -> Path:
+    def delta(self, session: Session, id: str) -> None:
         """Make the snapshot equal to home and volumes of a session that is stopped, copied before or not."""
         self._snapshots.take(session, id)
-        return self.snapshot(session.name, id)
 
-    def snapshot(self, session: str, id: str) -> Path:
+    def snapshot_place(self, session: str, id: str) -> str:
         """A name for the snapshot `id` of a session's home, there or not: its files are in no folder here."""
-        return Path(f"{manifests.claim(check_name(session))}@{id}")
+        return f"{manifests.claim(check_name(session))}@{id}"
 
     def differences(
         self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False

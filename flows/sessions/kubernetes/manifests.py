@@ -216,7 +216,7 @@ def pod_spec(session: Session, options: ClusterOptions, script: str) -> dict[str
         },
         "containers": [_slot(slot, session, options) for slot in _slots(session)],
         "volumes": [
-            {"name": "home", "persistentVolumeClaim": {"claimName": session.home.name}},
+            {"name": "home", "persistentVolumeClaim": {"claimName": session.home}},
             *({"name": f"home-{slot}", "emptyDir": {"sizeLimit": _SLOT_ROOM}} for slot in _slots(session)),
             {"name": "slots", "emptyDir": {"medium": "Memory", "sizeLimit": _SLOT_ROOM}},
             {"name": "bin", "configMap": {"name": script, "defaultMode": 0o555}},
@@ -318,7 +318,7 @@ def _slot(slot: str, session: Session, options: ClusterOptions) -> dict[str, Any
 
 
 def _claim(volume: Volume) -> dict[str, Any]:
-    source = {"claimName": volume.folder.name, "readOnly": volume.read_only}
+    source = {"claimName": volume.ref, "readOnly": volume.read_only}
     return {"name": _volume_name(volume), "persistentVolumeClaim": source}
 
 

@@ -88,7 +88,7 @@ class Placement:
 
     def _place(self, session: Session, opened: str | None) -> tuple[SessionPod, Slot]:
         pods = self.pods(session.name)
-        if ending := [pod for pod in pods if pod.ending and pod.claim == session.home.name]:
+        if ending := [pod for pod in pods if pod.ending and pod.claim == session.home]:
             for pod in ending:
                 self.await_end(pod)
             pods = self.pods(session.name)
@@ -128,7 +128,7 @@ class Placement:
     def _why(self, session: Session, name: str) -> str:
         """The reasons, in Kubernetes' words, for which a Pod of a session waits, as far as Refit may read them."""
         pod = self._cluster.find("pods", name) or {}
-        claims = [session.home.name, *(volume.folder.name for volume in session.volumes)]
+        claims: list[str] = [session.home, *(volume.ref for volume in session.volumes)]
         seen = {claim: self._cluster.find("persistentvolumeclaims", claim) for claim in claims}
         events: list[dict[str, Any]] = []
         with suppress(ClusterError):  # the right to read them may lack
@@ -163,13 +163,13 @@ class Placement:
         """
         self._home_pods.release(session.name)
         for pod in self.pods(session.name):
-            if pod.claim == session.home.name and pod.idle:
+            if pod.claim == session.home and pod.idle:
                 self.end(pod.name)
 
     def _leave(self, mine: SessionPod, pods: Iterable[SessionPod], session: Session) -> None:
         """End the Pods of a session on other nodes in which nothing runs any more: its home can't be on two."""
         for pod in pods:
-            if pod.claim == session.home.name and pod.node != mine.node and pod.idle and mine.node:
+            if pod.claim == session.home and pod.node != mine.node and pod.idle and mine.node:
                 self._cluster.delete("pods", pod.name, grace=1)
 
     def await_end(self, pod: SessionPod) -> None:

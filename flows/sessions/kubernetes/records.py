@@ -364,7 +364,7 @@ def _never_had(pod: SessionPod, record: Mapping[str, Any], generation: int, sess
     """
     made = _moment(record["metadata"].get("creationTimestamp", ""))
     older = bool(pod.made and made and made - pod.made > _CLOCKS_APART)
-    has_home = bool(session and pod.claim == session.home.name and not (pod.ending or pod.over))
+    has_home = bool(session and pod.claim == session.home and not (pod.ending or pod.over))
     return older and has_home and all(slot.generation < generation for slot in pod.slots)
 
 

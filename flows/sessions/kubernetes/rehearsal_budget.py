@@ -26,9 +26,9 @@ def take(cluster: Cluster, session: Session, *, quick: bool) -> bool:
     """
     if quick:
         return True
-    claim = cluster.find(CLAIMS, session.home.name) or {}
+    claim = cluster.find(CLAIMS, session.home) or {}
     told = ((claim.get("metadata") or {}).get("annotations") or {}).get(COPIED, "")
     if told and now() - datetime.fromisoformat(told) < PAUSE:
         return False
-    cluster.patch(CLAIMS, session.home.name, {"metadata": {"annotations": {COPIED: now().isoformat()}}}, "merge")
+    cluster.patch(CLAIMS, session.home, {"metadata": {"annotations": {COPIED: now().isoformat()}}}, "merge")
     return True

@@ -56,7 +56,7 @@ def inside(part: Part) -> str:
 
 def live(session: Session, *, read_only: bool) -> tuple[Mount, ...]:
     """The claims of a session, for a Pod beside it."""
-    return tuple(_mount(part.folder.name, part, read_only=read_only) for part in parts(session))
+    return tuple(_mount(part.ref, part, read_only=read_only) for part in parts(session))
 
 
 def kept(session: Session, claims: Mapping[str, str], *, read_only: bool = True) -> tuple[Mount, ...]:
@@ -174,7 +174,7 @@ class VolumeSnapshots:
         name = f"{_name('snapshot', session.name, id, part.volume)}-{turn}"
         labels = {SESSION: session.name, KIND: "snapshot", SNAPSHOT: labelled(id), PART: part.volume, _TURN: str(turn)}
         metadata = {"name": name, "namespace": self._cluster.options.namespace, "labels": labels}
-        source = {"persistentVolumeClaimName": part.folder.name}
+        source = {"persistentVolumeClaimName": part.ref}
         manifest = {
             "apiVersion": f"{GROUPS[SNAPSHOTS]}/v1",
             "kind": "VolumeSnapshot",

@@ -91,7 +91,7 @@ def _folders(session: Session) -> dict[str, str]:
 
 def _claims(session: Session) -> dict[str, str]:
     """Volume of the Pod → the claim that it is."""
-    return {"home": session.home.name, **{f"volume-{each.name}": each.folder.name for each in session.volumes}}
+    return {"home": session.home, **{f"volume-{each.name}": each.ref for each in session.volumes}}
 
 
 def _source(claim: str) -> dict[str, Any]:

@@ -12,7 +12,9 @@ from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.publishing.publish import access_of
 from flows.sessions.kubernetes.manifests import ClusterOptions
-from flows.sessions.model import Session
+from flows.sessions.model import HomeRef, Session
+
+_NO_HOME = HomeRef(".")  # as it stands in records of moves from the time when it was a path
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def session_on(image: OwnImage | None, *, name: str, environment: Mapping[str, s
         release=image.release if image else "",
         image=image.digest if image else "",
         uid=0,
-        home=Path(),
+        home=_NO_HOME,
         token_file=Path(),
         access=image.access if image else Access(),
         environment=dict(environment),

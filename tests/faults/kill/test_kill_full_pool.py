@@ -27,6 +27,7 @@ from flows.migrations.recovery import NotRecovered, recover_all
 from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.snapshots.clone_session import Wish, clone, remove_killed
 from flows.sessions.homes import cloning
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home_snapshots import HomeSnapshots
 from flows.sessions.homes.pool import Pool
 from flows.sessions.lifecycle import Sessions
@@ -140,7 +141,7 @@ def contents(scene: Scene) -> list[object]:
     """The home, and all snapshots of it that a person can go back to."""
     session = scene.sessions.store.session(NAME)
     taken = snapshot_actions.all_of(scene.sessions, session)
-    return [home_of(scene), *(manifest(scene.sessions.homes.snapshot(NAME, one.id)) for one in taken)]
+    return [home_of(scene), *(manifest(scene.sessions.homes.snapshot_place(NAME, one.id)) for one in taken)]
 
 
 def check(scene: Scene, *expected: State) -> None:
@@ -153,7 +154,7 @@ def check(scene: Scene, *expected: State) -> None:
 @pytest.mark.parametrize("phase", BEFORE_AND_AFTER)
 @pytest.mark.parametrize("step", some_long(FORWARD, short=StepName.revert))
 def test_a_rollback(scene: Scene, pool: Pool, then: Snapshot, step: StepName, phase: Phase) -> None:
-    before, earlier = home_of(scene), manifest(scene.sessions.homes.snapshot(NAME, then.id))
+    before, earlier = home_of(scene), manifest(scene.sessions.homes.snapshot_place(NAME, then.id))
     go_back_until_killed(scene, then, scene.sessions.store.session(NAME).image, step, phase)
     recovered(scene)
     assert home_of(scene) in (before, earlier)
@@ -196,7 +197,7 @@ def deadly(pool: Pool, owner: object, name: str, *, after: bool) -> None:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("owner", "name"), TAKING, ids=[name for _, name in TAKING])
 def test_a_snapshot(scene: Scene, pool: Pool, then: Snapshot, owner: object, name: str, after: bool) -> None:
-    before, earlier = home_of(scene), manifest(scene.sessions.homes.snapshot(NAME, then.id))
+    before, earlier = home_of(scene), manifest(scene.sessions.homes.snapshot_place(NAME, then.id))
 
     def work() -> None:
         deadly(pool, owner, name, after=after)
@@ -210,7 +211,7 @@ def test_a_snapshot(scene: Scene, pool: Pool, then: Snapshot, owner: object, nam
     folders = {path.name for path in (pool.snapshots / NAME).iterdir() if not path.name.startswith(".")}
     there = snapshot_actions.all_of(scene.sessions, scene.sessions.store.session(NAME))
     assert folders == {one.id for one in there} and home_of(scene) == before
-    assert manifest(scene.sessions.homes.snapshot(NAME, more.id)) == before and earlier in contents(scene)
+    assert manifest(scene.sessions.homes.snapshot_place(NAME, more.id)) == before and earlier in contents(scene)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -226,13 +227,13 @@ def test_a_clone(scene: Scene, pool: Pool, then: Snapshot, owner: object, name: 
     assert home_of(scene) == before
     remove_killed(scene.sessions)  # the pool is still full
     there = scene.sessions.store.find("ada2")
-    if there and there[0].home.exists():  # it was whole
+    if there and folder_of(there[0].home).exists():  # it was whole
         files = manifest(there[0].home)
-        assert files.keys() == manifest(scene.sessions.homes.snapshot(NAME, then.id)).keys()
+        assert files.keys() == manifest(scene.sessions.homes.snapshot_place(NAME, then.id)).keys()
         assert {entry[1] for entry in files.values()} == {there[0].uid}
         scene.sessions.remove("ada2", purge=True)
     assert scene.sessions.store.find("ada2") is None and not scene.sessions.store.has_home("ada2")
-    assert scene.sessions.homes.drafts() == () and not scene.sessions.homes.path("ada2").exists()
+    assert scene.sessions.homes.drafts() == () and not folder_of(scene.sessions.homes.home_of("ada2")).exists()
     make_room(pool)
     clone(scene.settings, NAME, Wish("ada2", snapshot="then"), "ada")
     scene.sessions.remove("ada2", purge=True)

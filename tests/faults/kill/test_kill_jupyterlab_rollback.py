@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.snapshots.roll_back import InUse, foresee, roll_back
+from flows.sessions.homes.folders import beside, folder_of
 from flows.sessions.homes.volumes import Wanted, parts
 from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.lifecycle import Sessions
@@ -88,12 +90,12 @@ def snapshots(lab: Scene) -> tuple[Snapshot, ...]:
 
 def content(lab: Scene) -> list[object]:
     """Home and volume, as they are."""
-    return [manifest(part.folder, OWN) for part in parts(lab.sessions.store.session(NAME))]
+    return [manifest(folder_of(part.ref), OWN) for part in parts(lab.sessions.store.session(NAME))]
 
 
 def content_of(lab: Scene, snapshot: str) -> list[object]:
-    folder = lab.sessions.homes.snapshot(NAME, snapshot)
-    return [manifest(part.beside(folder), OWN) for part in parts(lab.sessions.store.session(NAME))]
+    folder = Path(lab.sessions.homes.snapshot_place(NAME, snapshot))
+    return [manifest(beside(part, folder), OWN) for part in parts(lab.sessions.store.session(NAME))]
 
 
 def safety(lab: Scene) -> Snapshot:

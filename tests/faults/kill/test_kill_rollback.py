@@ -63,7 +63,7 @@ def home_of(scene: Scene) -> object:
 
 
 def content_of(scene: Scene, snapshot: str) -> object:
-    return manifest(scene.sessions.homes.snapshot(NAME, snapshot))
+    return manifest(scene.sessions.homes.snapshot_place(NAME, snapshot))
 
 
 def back(scene: Scene, image: str = "") -> Decision:

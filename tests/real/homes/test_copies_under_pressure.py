@@ -20,6 +20,7 @@ from flows.core.programs import command, process_records
 from flows.core.settings import Settings
 from flows.sessions.homes import copying, enclosed
 from flows.sessions.homes.copying import Extent, NobodyKnows
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.model import Session
@@ -72,7 +73,7 @@ def test_a_home_that_changes_all_the_time_is_copied_and_is_whole_once_nobody_wri
     homes: LocalHomes, session: Session, times: int
 ) -> None:
     for number in range(times):
-        with writing(session.home):
+        with writing(folder_of(session.home)):
             homes.check_room(session)
             # A folder that turns into a link under each of rsync's attempts can't be copied: the move is put off.
             with suppress(RefitError):
@@ -107,7 +108,7 @@ def test_a_disk_that_fills_up_under_a_copy_is_left_without_half_of_it(
     small_disk(tmp_path / "refit/snapshots", 600 << 20)
     homes = LocalHomes(Settings(home=tmp_path / "refit"))
     session = session_in(homes)
-    (session.home / "log").write_bytes(os.urandom(700 << 20))
+    (folder_of(session.home) / "log").write_bytes(os.urandom(700 << 20))
     with monkeypatch.context() as patch:  # it was small when it was counted
         patch.setattr(copying, "extent_of", lambda *_: Extent(1 << 20, 1))
         with pytest.raises(NoRoom, match="can't be copied any further") as refused:
@@ -115,7 +116,7 @@ def test_a_disk_that_fills_up_under_a_copy_is_left_without_half_of_it(
     assert "make room" in refused.value.hint and not homes.has_snapshot("ana", "move")
     usage = os.statvfs(tmp_path / "refit/snapshots")
     assert usage.f_bavail * usage.f_frsize > 450 << 20
-    os.truncate(session.home / "log", 10 << 20)
+    os.truncate(folder_of(session.home) / "log", 10 << 20)
     homes.copy(session, "move")
     assert homes.differences(session, "move") == ()
 
@@ -127,12 +128,12 @@ def test_a_home_without_room_is_brought_back_nonetheless(
     small_disk(tmp_path / "refit/homes", 200 << 20)
     homes = LocalHomes(Settings(home=tmp_path / "refit"))
     session = session_in(homes)
-    (session.home / "data").write_bytes(os.urandom(6 << 20))
-    os.chown(session.home / "data", UID, 0)
+    (folder_of(session.home) / "data").write_bytes(os.urandom(6 << 20))
+    os.chown(folder_of(session.home) / "data", UID, 0)
     homes.delta(session, "move")
     fill = "rm data; cat /dev/zero >more || true; ls"
     as_user = ["setpriv", f"--reuid={UID}", "--regid=0", "--clear-groups", "sh", "-c", fill]
-    assert command.run(as_user, root=True, cwd=session.home).stdout == "more\n"
+    assert command.run(as_user, root=True, cwd=folder_of(session.home)).stdout == "more\n"
     homes.restore(session, "move")
     assert homes.differences(session, "move") == ()
 
@@ -182,7 +183,7 @@ def test_a_program_that_nobody_waits_for_leaves_the_cores_to_others() -> None:
 def test_copies_and_comparisons_have_their_minutes(tmp_path: Path) -> None:
     homes = LocalHomes(Settings(home=tmp_path / "refit"))
     session = session_in(homes)
-    (session.home / "data").write_bytes(bytes(300 << 20))
+    (folder_of(session.home) / "data").write_bytes(bytes(300 << 20))
     homes.delta(session, "move")
     hasty = LocalHomes(Settings(home=tmp_path / "refit", copy_timeout_minutes=0.0001, compare_timeout_minutes=0.0001))
     with pytest.raises(NobodyKnows, match=r"0\.0001 minutes") as unknown:

@@ -14,6 +14,7 @@ import pytest
 from flows.compatibility.scan import of_folder
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.model import Session
 from tests.support.homes import UID, session_in
@@ -31,7 +32,7 @@ def within(seconds: float) -> Iterator[None]:
 
 def test_a_file_of_holes_is_copied_compared_and_brought_back_as_what_it_is(homes: LocalHomes, session: Session) -> None:
     def sparse(name: str, size: int, at: int, content: bytes) -> Path:
-        file = session.home / name
+        file = folder_of(session.home) / name
         file.parent.mkdir(exist_ok=True)
         with file.open("wb") as opened:
             opened.truncate(size)
@@ -47,7 +48,8 @@ def test_a_file_of_holes_is_copied_compared_and_brought_back_as_what_it_is(homes
         homes.copy(session, "move")
         sparse("other.img", BIG, 3 * TERABYTE, b"after the copy")
         sparse("deep/disk.img", BIG, 5 * TERABYTE, b"in the center")
-        snapshot = homes.delta(session, "move")
+        homes.delta(session, "move")
+        snapshot = homes.snapshot("ana", "move")
         assert (snapshot / "other.img").stat().st_blocks < 100
         assert homes.differences(session, "move") == ()
 
@@ -58,38 +60,39 @@ def test_a_file_of_holes_is_copied_compared_and_brought_back_as_what_it_is(homes
         os.utime(disk, ns=(before.st_atime_ns, before.st_mtime_ns))
         assert homes.differences(session, "move") == ("changed: deep/disk.img",)
 
-        (session.home / "other.img").unlink()
-        (session.home / "deep").rename(session.home / "away")
+        (folder_of(session.home) / "other.img").unlink()
+        (folder_of(session.home) / "deep").rename(folder_of(session.home) / "away")
         homes.restore(session, "move")
         assert homes.differences(session, "move") == ()
         for name, at, content in (
             ("other.img", 3 * TERABYTE, b"after the copy"),
             ("deep/disk.img", 5 * TERABYTE, b"in the center"),
         ):
-            status = (session.home / name).stat()
+            status = (folder_of(session.home) / name).stat()
             assert (status.st_size, status.st_uid, oct(status.st_mode)[-3:]) == (BIG, UID, "640")
             assert status.st_blocks < 100
-            with (session.home / name).open("rb") as opened:
+            with (folder_of(session.home) / name).open("rb") as opened:
                 opened.seek(at)
                 assert opened.read(len(content)) == content
-        assert not (session.home / "away").exists()
+        assert not (folder_of(session.home) / "away").exists()
         homes.remove("ana")
 
 
 def test_holes_where_something_else_is_in_the_way(homes: LocalHomes, session: Session) -> None:
     outside = homes.path("other").with_name("outside")
     outside.mkdir()
-    (session.home / "there").symlink_to(outside)
-    (session.home / "folder").mkdir()
+    (folder_of(session.home) / "there").symlink_to(outside)
+    (folder_of(session.home) / "folder").mkdir()
     homes.copy(session, "move")
-    (session.home / "there").unlink()
-    (session.home / "there").mkdir()
-    (session.home / "folder").rmdir()
+    (folder_of(session.home) / "there").unlink()
+    (folder_of(session.home) / "there").mkdir()
+    (folder_of(session.home) / "folder").rmdir()
     with within(SOON):
         for name in ("there/disk.img", "folder"):
-            (session.home / name).touch()
-            os.truncate(session.home / name, 64 << 30)
-        snapshot = homes.delta(session, "move")
+            (folder_of(session.home) / name).touch()
+            os.truncate(folder_of(session.home) / name, 64 << 30)
+        homes.delta(session, "move")
+        snapshot = homes.snapshot("ana", "move")
         assert homes.differences(session, "move") == ()
     assert not (snapshot / "there").is_symlink() and (snapshot / "folder").is_file() and not list(outside.iterdir())
 
@@ -98,7 +101,7 @@ def test_holes_where_something_else_is_in_the_way(homes: LocalHomes, session: Se
 def test_many_small_files(homes: LocalHomes, session: Session, files: int) -> None:
     for number in range(files):
         if number % 1000 == 0:
-            (folder := session.home / str(number)).mkdir()
+            (folder := folder_of(session.home) / str(number)).mkdir()
         (folder / str(number)).write_bytes(b"x")
     homes.check_room(session)
     homes.copy(session, "move")
@@ -109,12 +112,12 @@ def test_many_small_files(homes: LocalHomes, session: Session, files: int) -> No
     last.write_bytes(b"y")
     os.utime(last, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert homes.differences(session, "move") == (f"changed: {last.relative_to(session.home)}",)
-    folder.rename(session.home / "away")
+    folder.rename(folder_of(session.home) / "away")
     homes.restore(session, "move")
     assert homes.differences(session, "move") == ()
-    assert of_folder(session.home, UID, "/home/dev").files > min(files, 2_000)
+    assert of_folder(folder_of(session.home), UID, "/home/dev").files > min(files, 2_000)
     homes.remove("ana")
-    assert not session.home.exists()
+    assert not folder_of(session.home).exists()
 
 
 def test_a_home_that_has_more_files_than_anybody_could_wait_for_is_refused_before_anything_is_stopped(
@@ -123,9 +126,9 @@ def test_a_home_that_has_more_files_than_anybody_could_wait_for_is_refused_befor
     homes = LocalHomes(Settings(home=tmp_path / "refit", home_files=100))
     session = session_in(homes)
     for number in range(99):
-        (session.home / str(number)).touch()
+        (folder_of(session.home) / str(number)).touch()
     homes.check_room(session)
-    (session.home / "one more").touch()
+    (folder_of(session.home) / "one more").touch()
     with pytest.raises(RefitError, match="more than 100 files") as refused:
         homes.check_room(session)
     assert "home_files" in refused.value.hint
@@ -134,7 +137,7 @@ def test_a_home_that_has_more_files_than_anybody_could_wait_for_is_refused_befor
 def test_a_thousand_differences_are_told_and_no_more(homes: LocalHomes, session: Session) -> None:
     homes.delta(session, "move")
     for number in range(3000):
-        (session.home / f"{number:04d}").touch()
+        (folder_of(session.home) / f"{number:04d}").touch()
     told = homes.differences(session, "move")
     assert len(told) == 1001 and told[0] == "new: 0000" and told[-1] == "and others"
 
@@ -155,29 +158,32 @@ NAMES += ("\x9b31mred\u202e\u2028x".encode(), b"\x1b]0;title\a", b"%i %n", b"*",
 def test_names_that_are_no_text_or_look_like_options(homes: LocalHomes, session: Session) -> None:
     names = [os.fsdecode(name) for name in NAMES]
     for name in names:
-        (folder := session.home / f"in {name[:200]}").mkdir()
-        for path in (session.home / name, folder / name):
+        (folder := folder_of(session.home) / f"in {name[:200]}").mkdir()
+        for path in (folder_of(session.home) / name, folder / name):
             path.write_bytes(b"one")
     homes.check_room(session)
     homes.copy(session, "move")
     assert homes.differences(session, "move") == ()
-    for path in map(session.home.joinpath, names):
+    for path in map(folder_of(session.home).joinpath, names):
         times = path.stat()
         path.write_bytes(b"two")
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     told = homes.differences(session, "move")
     assert len(set(told)) == len(NAMES) and all(line.isprintable() and line.isascii() for line in told), told
     assert len(homes.differences(session, "move", ["new*", "-rf"])) == len(NAMES) - 2
-    assert of_folder(session.home, UID, "/home/dev").files > len(NAMES)
+    assert of_folder(folder_of(session.home), UID, "/home/dev").files > len(NAMES)
     homes.restore(session, "move")
-    snapshot = homes.delta(session, "move")
-    assert sorted(path.name for path in snapshot.iterdir()) == sorted(path.name for path in session.home.iterdir())
+    homes.delta(session, "move")
+    snapshot = homes.snapshot("ana", "move")
+    assert sorted(path.name for path in snapshot.iterdir()) == sorted(
+        path.name for path in folder_of(session.home).iterdir()
+    )
     homes.remove("ana")
-    assert not session.home.exists()
+    assert not folder_of(session.home).exists()
 
 
 def test_what_is_no_plain_file_is_copied_as_what_it_is(homes: LocalHomes, session: Session) -> None:
-    home = session.home
+    home = folder_of(session.home)
     os.mkfifo(home / "pipe")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(home / "s"))
@@ -193,7 +199,8 @@ def test_what_is_no_plain_file_is_copied_as_what_it_is(homes: LocalHomes, sessio
     os.setxattr(home / "closed", "security.capability", bytes.fromhex("0100000200040000000000000000000000000000"))
     os.mknod(home / "whiteout", 0o020644, 0)
     homes.copy(session, "move")
-    snapshot = homes.delta(session, "move")
+    homes.delta(session, "move")
+    snapshot = homes.snapshot("ana", "move")
     assert homes.differences(session, "move") == ()
     for name in ("pipe", "s", "one", "closed", "program", "whiteout"):
         was, copied = (home / name).lstat(), (snapshot / name).lstat()
@@ -212,7 +219,7 @@ def test_what_is_no_plain_file_is_copied_as_what_it_is(homes: LocalHomes, sessio
 def test_a_device_is_refused_where_it_would_have_to_be_made(tmp_path: Path) -> None:
     homes = LocalHomes(Settings(home=tmp_path / "refit"))
     session = session_in(homes)
-    os.mknod(session.home / "disk", 0o060600, os.makedev(7, 200))
+    os.mknod(folder_of(session.home) / "disk", 0o060600, os.makedev(7, 200))
     with pytest.raises(RefitError) as refused:
         homes.copy(session, "move")
     assert "rsync failed" in str(refused.value) and "disk" in refused.value.why

@@ -7,6 +7,7 @@ import subprocess
 from html import unescape
 from pathlib import Path
 
+from flows.sessions.homes.folders import folder_of
 from tests.support.hub import RELEASE, Hub, Person
 from tests.support.machine import FIRST
 from tests.support.my_sessions import BASE, Api, api, submit
@@ -51,7 +52,7 @@ def test_a_link_is_shown_once_and_lets_the_first_in(ada: Person, eve: Person) ->
 
 def test_a_snapshot_is_taken_and_the_way_back_is_confirmed(hub: Hub, ada: Person) -> None:
     mine = api(ada)
-    home = hub.sessions.homes.path("ada")
+    home = folder_of(hub.sessions.homes.home_of("ada"))
     Path(home, "before").write_text("1")
     assert mine("POST", "/sessions/ada/snapshots", json={"name": "before-it"}).status_code == 202
     assert "before-it" in mine.settled("ada")["doing"]["note"]
@@ -65,7 +66,7 @@ def test_a_snapshot_is_taken_and_the_way_back_is_confirmed(hub: Hub, ada: Person
     assert sent.status_code == 200
     told = mine.settled("ada")["doing"]
     assert not told["problem"], told
-    assert Path(hub.sessions.homes.path("ada"), "before").read_text() == "1"
+    assert Path(hub.sessions.homes.home_of("ada"), "before").read_text() == "1"
     for confirm in ("", "ada"):
         refused = mine("POST", "/sessions/ada/snapshots/remove", json={"snapshot": "before-it", "confirm": confirm})
         assert (refused.status_code, refused.json()["code"]) == (409, "unconfirmed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from pathlib import Path
 
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.model import Running
 from tests.support.hub import RELEASE, Hub, Person
 from tests.support.machine import FIRST
@@ -16,7 +17,7 @@ BAD_PATHS = ("../../etc/passwd", "/etc/passwd", "-rf", "nothing", "$(id)", "a" *
 
 def home_of(hub: Hub, session: str) -> Path:
     """The folder of a session's home."""
-    return hub.sessions.homes.path(session)
+    return folder_of(hub.sessions.homes.home_of(session))
 
 
 def write(hub: Hub, session: str, name: str, text: str) -> None:

@@ -19,6 +19,7 @@ from flows.migrations.notifications.notice import Notice
 from flows.services import embedded
 from flows.services.process import alone, end
 from flows.sessions.history import History
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.inside import folder
 from flows.sessions.inside.folder import COMMAND_INSIDE, INSIDE
 from flows.sessions.wishes import PreferenceStore
@@ -113,7 +114,7 @@ def test_mistakes_are_refused_in_words(hub: Hub, ada: Person) -> None:
 
 
 def test_a_hold_is_a_file_in_the_home(hub: Hub, ada: Person) -> None:
-    home = hub.sessions.store.session("ada").home
+    home = folder_of(hub.sessions.store.session("ada").home)
     assert "busy for 2h" in inside(hub, "ada", "refit", "session", "hold", "2h", "a", "long", "run")
     assert (home / ".config/refit/hold").read_text() == "2h a long run\n"
     inside(hub, "ada", "refit", "session", "hold", "--end")

@@ -51,7 +51,7 @@ def test_a_home_goes_back_as_a_whole_and_by_single_files(hub: Hub, ada: Person, 
         hub.sessions.execute("ada", ["sh", "-c", f"printf {text} > ~/mine.txt"])
 
     def reads() -> str:
-        return Path(hub.sessions.homes.path("ada"), "mine.txt").read_text()
+        return Path(hub.sessions.homes.home_of("ada"), "mine.txt").read_text()
 
     write("one")
     mine("snapshot", "ada", "--name", "by-mine")
@@ -65,7 +65,7 @@ def test_a_home_goes_back_as_a_whole_and_by_single_files(hub: Hub, ada: Person, 
     assert reads() == "one"
     mine("clone", "ada", "try-it", "--snapshot", "by-mine")
     [copy] = [one["name"] for one in mine("list") if one["owner"] == "ada" and "try-it" in one["name"]]
-    assert Path(hub.sessions.homes.path(copy), "mine.txt").read_text() == "one"
+    assert Path(hub.sessions.homes.home_of(copy), "mine.txt").read_text() == "one"
     mine("remove-snapshot", "ada", "by-mine", "--yes")
     assert "by-mine" not in {one["name"] for one in mine("snapshots", "ada")}
 

@@ -17,6 +17,7 @@ from flows.migrations.snapshots import snapshot_actions
 from flows.migrations.snapshots.clone_session import remove_killed
 from flows.sessions.homes import enclosed, person_home_limits
 from flows.sessions.homes.cloning import draft_of
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.lifecycle import Sessions
@@ -34,30 +35,30 @@ def ada(sessions: Sessions) -> Session:
     ada = replace(ada, volumes=(volume,))
     sessions.homes.make_volumes(ada)
     for path in ("project/.git", ".ssh", ".config/refit", ".local/share/jupyter/runtime", ".config/keep"):
-        (ada.home / path).mkdir(parents=True)
+        (folder_of(ada.home) / path).mkdir(parents=True)
     for path in ("project/work.py", "project/poetry.lock", "project/.git/index.lock", ".ssh/id_ed25519"):
-        (ada.home / path).write_text(path)
-    (ada.home / ".config/refit/hold").write_text("2h")
-    (ada.home / ".local/share/jupyter/runtime/jpserver-1.json").write_text("{}")
-    (ada.home / "link").symlink_to("/etc/shadow")
+        (folder_of(ada.home) / path).write_text(path)
+    (folder_of(ada.home) / ".config/refit/hold").write_text("2h")
+    (folder_of(ada.home) / ".local/share/jupyter/runtime/jpserver-1.json").write_text("{}")
+    (folder_of(ada.home) / "link").symlink_to("/etc/shadow")
     with socket.socket(socket.AF_UNIX) as listener:
         os.chdir(ada.home)  # the path of a socket is short
         listener.bind("ide.sock")
         os.chdir("/")
-    (volume.folder / "rows").write_text("1")
-    command.run(["chown", "-R", "-h", f"{ada.uid}:0", ada.home, volume.folder], root=True)
-    (ada.home / "project/work.py").chmod(0o640)
+    (folder_of(volume.ref) / "rows").write_text("1")
+    command.run(["chown", "-R", "-h", f"{ada.uid}:0", folder_of(ada.home), folder_of(volume.ref)], root=True)
+    (folder_of(ada.home) / "project/work.py").chmod(0o640)
     return ada
 
 
 def cloned(sessions: Sessions, ada: Session, name: str = "ada2", access: Access | None = None) -> Session:
     snapshot = snapshot_actions.take(sessions, "ada", "ada", called=f"for-{name}")
-    new = replace(ada, name=name, uid=UID, home=sessions.homes.path(name), volumes=(), access=access or ada.access)
+    new = replace(ada, name=name, uid=UID, home=sessions.homes.home_of(name), volumes=(), access=access or ada.access)
     new = replace(new, volumes=(sessions.homes.mounted(name, Wanted("data", "/data")),))
     # The snapshot was taken of the session on record, which has no volumes there.
     sessions.homes.copy(ada, snapshot.id)
     sessions.homes.draft_clone(ada, snapshot.id, new)
-    assert not new.home.exists()
+    assert not folder_of(new.home).exists()
     sessions.homes.finish_clone(new, ada.uid)
     return new
 
@@ -71,25 +72,29 @@ def test_a_clone_has_the_files_and_none_of_what_is_one_sessions_alone(sessions: 
     gone |= {".local/share/jupyter/runtime", ".local/share/jupyter/runtime/jpserver-1.json"}
     assert before.keys() - files.keys() == gone and not files.keys() - before.keys()
     assert {entry[1] for entry in files.values()} == {UID}
-    assert files["project/work.py"][0] == before["project/work.py"][0] and new.home.lstat().st_uid == UID
-    assert oct(new.home.stat().st_mode)[-3:] == "700" and (new.home / "link").readlink() == Path("/etc/shadow")
+    assert files["project/work.py"][0] == before["project/work.py"][0] and folder_of(new.home).lstat().st_uid == UID
+    assert oct(folder_of(new.home).stat().st_mode)[-3:] == "700" and (folder_of(new.home) / "link").readlink() == Path(
+        "/etc/shadow"
+    )
     assert Path("/etc/shadow").stat().st_uid == 0
-    assert (new.volumes[0].folder / "rows").read_text() == "1" and new.volumes[0].folder.stat().st_uid == UID
+    assert (folder_of(new.volumes[0].ref) / "rows").read_text() == "1" and folder_of(
+        new.volumes[0].ref
+    ).stat().st_uid == UID
 
 
 def test_secrets_that_either_profile_names_stay_with_their_session(sessions: Sessions, ada: Session) -> None:
     ada = replace(ada, access=Access(secrets=(".netrc", ".config/tool/token", "keys", "-rf", "plain", "up", "out")))
     for path in (".config/tool/token", ".config/tool/config", "keys/a/b", "-rf/x", "dotfiles/netrc", "dotfiles/gone"):
-        (ada.home / path).parent.mkdir(parents=True, exist_ok=True)
-        (ada.home / path).write_text("secret")
-    (ada.home / ".netrc").symlink_to("/home/dev/dotfiles/netrc")  # as the session sees it
-    (ada.home / "plain").symlink_to("dotfiles/gone")
-    (ada.home / "up").symlink_to("../../../..")
-    (ada.home / "out").symlink_to("/usr/bin")
-    (ada.home / ".ssh/id_ed25519").rename(ada.home / "dotfiles/id_ed25519")
-    (ada.home / ".ssh").rmdir()
-    (ada.home / ".ssh").symlink_to("dotfiles")  # goes with what is in it
-    (ada.home / "work").symlink_to("project")
+        (folder_of(ada.home) / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder_of(ada.home) / path).write_text("secret")
+    (folder_of(ada.home) / ".netrc").symlink_to("/home/dev/dotfiles/netrc")  # as the session sees it
+    (folder_of(ada.home) / "plain").symlink_to("dotfiles/gone")
+    (folder_of(ada.home) / "up").symlink_to("../../../..")
+    (folder_of(ada.home) / "out").symlink_to("/usr/bin")
+    (folder_of(ada.home) / ".ssh/id_ed25519").rename(folder_of(ada.home) / "dotfiles/id_ed25519")
+    (folder_of(ada.home) / ".ssh").rmdir()
+    (folder_of(ada.home) / ".ssh").symlink_to("dotfiles")  # goes with what is in it
+    (folder_of(ada.home) / "work").symlink_to("project")
     command.run(["chown", "-R", "-h", f"{ada.uid}:0", ada.home], root=True)
     before = manifest(ada.home)
     files = manifest(cloned(sessions, ada, access=Access(secrets=("of-the-other", "project/work.py"))).home)
@@ -108,30 +113,33 @@ def test_secrets_behind_links_go_also_where_refits_python_lies_below_the_path_of
     """As on the machine of an operator who is called dev, and whose Python is one of uv's."""
     system = (*enclosed._system(), "--ro-bind", str(tmp_path), f"{HOME}/.local/share/uv")
     monkeypatch.setattr(enclosed, "_system", lambda: system)
-    (ada.home / "private").mkdir()
-    (ada.home / "private/netrc").write_text("secret")
-    (ada.home / ".netrc").symlink_to(f"{HOME}/private/netrc")
+    (folder_of(ada.home) / "private").mkdir()
+    (folder_of(ada.home) / "private/netrc").write_text("secret")
+    (folder_of(ada.home) / ".netrc").symlink_to(f"{HOME}/private/netrc")
     command.run(["chown", "-R", "-h", f"{ada.uid}:0", ada.home], root=True)
     new = cloned(sessions, replace(ada, access=Access(secrets=(".netrc",))))
-    assert (new.home / "private").is_dir() and list((new.home / "private").iterdir()) == []
-    assert not (new.home / ".netrc").is_symlink() and (new.home / "project/work.py").exists()
-    assert (ada.home / "private/netrc").read_text() == "secret" and tmp_path.is_dir()
+    assert (folder_of(new.home) / "private").is_dir() and list((folder_of(new.home) / "private").iterdir()) == []
+    assert not (folder_of(new.home) / ".netrc").is_symlink() and (folder_of(new.home) / "project/work.py").exists()
+    assert (folder_of(ada.home) / "private/netrc").read_text() == "secret" and tmp_path.is_dir()
 
 
 def test_removing_either_takes_nothing_from_the_other(sessions: Sessions, ada: Session) -> None:
     first, second = cloned(sessions, ada), cloned(sessions, ada, "ada3")
-    (first.home / "project/work.py").write_text("mine")
-    assert (ada.home / "project/work.py").read_text() == "project/work.py"
+    (folder_of(first.home) / "project/work.py").write_text("mine")
+    assert (folder_of(ada.home) / "project/work.py").read_text() == "project/work.py"
     sessions.homes.remove(first.name)
-    assert not first.home.exists() and (ada.home / "project/work.py").exists()
+    assert not folder_of(first.home).exists() and (folder_of(ada.home) / "project/work.py").exists()
     sessions.homes.remove("ada")
-    assert not ada.home.exists() and (second.home / "project/work.py").read_text() == "project/work.py"
-    assert (second.volumes[0].folder / "rows").read_text() == "1"
+    assert (
+        not folder_of(ada.home).exists()
+        and (folder_of(second.home) / "project/work.py").read_text() == "project/work.py"
+    )
+    assert (folder_of(second.volumes[0].ref) / "rows").read_text() == "1"
 
 
 def test_a_killed_clone_leaves_no_home_that_could_be_taken_for_one(sessions: Sessions, ada: Session) -> None:
     snapshot = snapshot_actions.take(sessions, "ada", "ada", called="one")
-    new = replace(ada, name="ada2", uid=UID, home=sessions.homes.path("ada2"), volumes=())
+    new = replace(ada, name="ada2", uid=UID, home=sessions.homes.home_of("ada2"), volumes=())
     plain = replace(ada, volumes=())
     sessions.homes.draft_clone(plain, snapshot.id, new)
     assert "ada2" not in sessions.homes.owners()
@@ -141,22 +149,22 @@ def test_a_killed_clone_leaves_no_home_that_could_be_taken_for_one(sessions: Ses
     with sessions.alone("ada2"):
         assert remove_killed(sessions) == ()  # somebody makes it
     assert sessions.homes.drafts() == ("ada2",) == remove_killed(sessions)
-    assert not draft_of(new.home).exists()
-    assert sessions.homes.make("ada2", UID).is_dir()
+    assert not draft_of(folder_of(new.home)).exists()
+    assert folder_of(sessions.homes.make("ada2", UID)).is_dir()
 
 
 def test_a_removal_that_is_killed_leaves_what_says_that_the_clone_is_half(
     sessions: Sessions, ada: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = snapshot_actions.take(sessions, "ada", "ada", called="one")
-    new = replace(ada, name="ada2", home=sessions.homes.path("ada2"), volumes=())
+    new = replace(ada, name="ada2", home=sessions.homes.home_of("ada2"), volumes=())
     sessions.homes.draft_clone(replace(ada, volumes=()), snapshot.id, new)
     with monkeypatch.context() as patched:
         patched.setattr(person_home_limits, "choose", killed)
         with pytest.raises(KeyboardInterrupt):
             remove_killed(sessions)
     assert sessions.homes.drafts() == ("ada2",) == remove_killed(sessions)
-    assert sessions.homes.drafts() == () and not draft_of(new.home).exists()
+    assert sessions.homes.drafts() == () and not draft_of(folder_of(new.home)).exists()
 
 
 def killed(*_: object) -> None:
@@ -164,9 +172,9 @@ def killed(*_: object) -> None:
 
 
 def test_a_clone_in_the_pool_copies_nothing(sessions: Sessions, ada: Session) -> None:
-    if ada.home not in (pool := Pool(sessions._settings)):
+    if folder_of(ada.home) not in (pool := Pool(sessions._settings)):
         pytest.skip("in folders all is copied")
-    (ada.home / "large").write_bytes(os.urandom(150 << 20))
+    (folder_of(ada.home) / "large").write_bytes(os.urandom(150 << 20))
     command.run(["sync", "--file-system", pool.folder])
     free, started = pool.room().free, time.monotonic()
     cloned(sessions, ada)

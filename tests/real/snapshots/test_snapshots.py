@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.migrations.snapshots import snapshot_actions
 from flows.sessions.homes import snapshot_notes
+from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.lifecycle import Sessions
 from tests.support.homes_alone import added, opened
@@ -19,18 +21,18 @@ from tests.support.homes_alone import added, opened
 
 def test_a_snapshot_holds_the_home_of_its_moment(sessions: Sessions) -> None:
     ada = added(sessions)
-    (ada.home / "notes").write_text("one")
-    (ada.home / "link").symlink_to("/etc/shadow")
+    (folder_of(ada.home) / "notes").write_text("one")
+    (folder_of(ada.home) / "link").symlink_to("/etc/shadow")
     made = snapshot_actions.take(sessions, "ada", "ada", called="first")
-    (ada.home / "notes").write_text("two")
-    (ada.home / "a folder").mkdir()
-    (ada.home / "a folder/more").write_bytes(os.urandom(3_000_000))
-    folder = sessions.homes.snapshot("ada", made.id)
+    (folder_of(ada.home) / "notes").write_text("two")
+    (folder_of(ada.home) / "a folder").mkdir()
+    (folder_of(ada.home) / "a folder/more").write_bytes(os.urandom(3_000_000))
+    folder = Path(sessions.homes.snapshot_place("ada", made.id))
     assert (folder / "notes").read_text() == "one" and (folder / "link").is_symlink()
     second = snapshot_actions.take(sessions, "ada", "ada")
-    (ada.home / "a folder/more").unlink()
+    (folder_of(ada.home) / "a folder/more").unlink()
     one, two = snapshot_actions.listed(sessions, "ada")
-    pooled = ada.home.is_relative_to(Pool(sessions._settings).folder)
+    pooled = folder_of(ada.home).is_relative_to(Pool(sessions._settings).folder)
     if pooled:
         assert one.changed == ("a\\ folder", "notes") and two.changed == ("a\\ folder/more",)
         assert two.size is not None and 3_000_000 <= two.size < 3_100_000 and one.size is not None and one.size < 50_000
@@ -38,7 +40,7 @@ def test_a_snapshot_holds_the_home_of_its_moment(sessions: Sessions) -> None:
         assert (one.changed, two.changed) == (None, None) and two.size is not None and two.size > 3_000_000
     for snapshot in (made, second):
         snapshot_actions.remove(sessions, "ada", snapshot.name, "ada")
-    assert not list(folder.parent.iterdir()) and (ada.home / "notes").read_text() == "two"
+    assert not list(folder.parent.iterdir()) and (folder_of(ada.home) / "notes").read_text() == "two"
 
 
 def test_a_full_pool_is_told_and_nothing_is_left(settings: Settings) -> None:
@@ -46,20 +48,20 @@ def test_a_full_pool_is_told_and_nothing_is_left(settings: Settings) -> None:
     sessions = opened(settings)
     ada = added(sessions)
     snapshot_actions.take(sessions, "ada", "ada", called="first")
-    (ada.home / "large").write_bytes(b"")
+    (folder_of(ada.home) / "large").write_bytes(b"")
     taken = Pool(settings).room().free - 100_000_000
     command.run(["fallocate", "--length", str(taken), Pool(settings).folder / "filler"], root=True)
     with pytest.raises(RefitError, match="no room for a snapshot") as told:
         snapshot_actions.take(sessions, "ada", "ada", called="second")
     assert "make room" in told.value.hint
     assert [one.snapshot.name for one in snapshot_actions.listed(sessions, "ada")] == ["first"]
-    assert len(list(sessions.homes.snapshot("ada", "x").parent.iterdir())) == 1
+    assert len(list(Path(sessions.homes.snapshot_place("ada", "x")).parent.iterdir())) == 1
 
 
 def test_a_snapshot_in_the_pool_takes_no_time(settings: Settings) -> None:
     Pool(settings).create(LEAST)
     sessions = opened(settings)
-    (added(sessions).home / "data").write_bytes(os.urandom(200 << 20))
+    (folder_of(added(sessions).home) / "data").write_bytes(os.urandom(200 << 20))
     took = []
     for _ in range(5):
         started = time.monotonic()
@@ -70,10 +72,10 @@ def test_a_snapshot_in_the_pool_takes_no_time(settings: Settings) -> None:
 
 def test_snapshots_whose_records_are_lost_are_listed_and_gone_back_to(sessions: Sessions) -> None:
     ada = added(sessions)
-    (ada.home / "notes").write_text("one")
+    (folder_of(ada.home) / "notes").write_text("one")
     made = snapshot_actions.take(sessions, "ada", "ada", called="first", note="with a \x1b[2J note")
     doomed = snapshot_actions.take(sessions, "ada", "ada", called="doomed")
-    (ada.home / "notes").write_text("two")
+    (folder_of(ada.home) / "notes").write_text("two")
     lost = opened(
         sessions._settings.model_copy(update={"database_url": f"sqlite:///{sessions._settings.home}/other.db"})
     )
@@ -81,11 +83,11 @@ def test_snapshots_whose_records_are_lost_are_listed_and_gone_back_to(sessions: 
     lost.store.bring_back(ada, should_run=False)
     assert [one.snapshot for one in snapshot_actions.listed(lost, "ada")] == [made, doomed]
     lost.homes.restore(ada, snapshot_actions.find(lost, "ada", "first").id)
-    assert (ada.home / "notes").read_text() == "one"
+    assert (folder_of(ada.home) / "notes").read_text() == "one"
     snapshot_actions.remove(lost, "ada", "doomed", "ada")
     assert [one.snapshot for one in snapshot_actions.listed(lost, "ada")] == [made]
     # A note that isn't whole, or that is about something else, counts for nothing.
-    notes = snapshot_notes.folder_of(lost.homes.snapshot("ada", made.id).parents[1], "ada")
+    notes = snapshot_notes.folder_of(Path(lost.homes.snapshot_place("ada", made.id)).parents[1], "ada")
     assert [note.name for note in notes.iterdir()] == [made.id] and notes.stat().st_mode & 0o777 == 0o700
     (text,) = lost.homes.notes("ada")
     for wrong in (text[:-9], text.replace('"ada"', '"eve"'), "[]", "9" * 70_000, text.replace(made.id, "../../etc")):

@@ -14,11 +14,12 @@ from sqlalchemy import Engine as Database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.images.registry_errors import NoImage
+from flows.sessions.homes.folders import beside, folder_of, ref_of
 from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.homes.volumes import DiskUse, Part, Wanted, parts
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Container, Running, Session, Volume, check_name, session_of
+from flows.sessions.model import Container, HomeRef, Running, Session, Volume, check_name, session_of
 from flows.sessions.store import Store
 from tests.support.simulated.world import Box, Content, World, differing, nothing_at_work, somebody_at_work
 
@@ -152,38 +153,37 @@ class SimulatedHomes:
     def __init__(self, world: World, folder: Path) -> None:
         self._world, self._folder = world, folder
 
-    def path(self, name: str) -> Path:
-        return self._folder / check_name(name)
+    def home_of(self, name: str) -> HomeRef:
+        return HomeRef(str(self._folder / check_name(name)))
 
     def owners(self) -> dict[str, int]:
         return {Path(path).name: uid for path, uid in self._world.uids.items() if Path(path).parent == self._folder}
 
-    def make(self, name: str, uid: int) -> Path:
-        return self._make(self.path(name), uid)
+    def make(self, name: str, uid: int) -> HomeRef:
+        return self._make(self.home_of(name), uid)
 
-    def _make(self, folder: Path, uid: int) -> Path:
-        draft = folder.with_name(f".{folder.name}.clone")
-        if str(folder) not in self._world.homes and str(draft) in self._world.homes:
-            raise RefitError(f"The copy that {folder.name!r} was to begin with is incomplete.")
-        if (owner := self._world.uids.setdefault(str(folder), uid)) != uid:
-            raise RefitError(f"{folder} belongs to uid {owner}, and the session's uid is {uid}.")
+    def _make(self, home: HomeRef, uid: int) -> HomeRef:
+        if home not in self._world.homes and _draft_of(home) in self._world.homes:
+            raise RefitError(f"The copy that {home!r} was to begin with is incomplete.")
+        if (owner := self._world.uids.setdefault(home, uid)) != uid:
+            raise RefitError(f"{home} belongs to uid {owner}, and the session's uid is {uid}.")
         for contents in (self._world.homes, self._world.owed):
-            contents.setdefault(str(folder), {})
-        return folder
+            contents.setdefault(home, {})
+        return home
 
     def mounted(self, session: str, mounts: Wanted) -> Volume:
-        folder = self._folder / ".volumes" / session / check_name(mounts.name)
-        return Volume(mounts.name, mounts.path, folder, mounts.read_only, shared=False)
+        volume = HomeRef(str(self._folder / ".volumes" / session / check_name(mounts.name)))
+        return Volume(mounts.name, mounts.path, volume, mounts.read_only, shared=False)
 
     def make_volumes(self, session: Session) -> None:
         for volume in session.volumes:
-            self._make(volume.folder, session.uid)
+            self._make(volume.ref, session.uid)
 
     def draft_clone(self, source: Session, id: str, new: Session) -> None:
         self._world.at("clone", new.name)
         taken = self._world.snapshots[source.name, id]
         for part in parts(new):
-            draft = str(part.folder.with_name(f".{part.folder.name}.clone"))
+            draft = _draft_of(part.ref)
             self._world.homes[draft] = _half(taken[part.volume])
             self._world.at("clone", new.name, "middle")
             self._world.homes[draft] = dict(taken[part.volume])
@@ -192,9 +192,9 @@ class SimulatedHomes:
     def finish_clone(self, new: Session, old: int) -> None:
         self._world.at("finish", new.name)
         for part in reversed(parts(new)):
-            content = self._world.homes.pop(str(part.folder.with_name(f".{part.folder.name}.clone")))
-            self._world.homes[str(part.folder)], self._world.uids[str(part.folder)] = content, new.uid
-            self._world.owed[str(part.folder)] = dict(content)
+            content = self._world.homes.pop(_draft_of(part.ref))
+            self._world.homes[part.ref], self._world.uids[part.ref] = content, new.uid
+            self._world.owed[part.ref] = dict(content)
         self._world.at("finish", new.name, "after")
 
     def disk_use(self, session: Session) -> tuple[DiskUse, ...]:
@@ -203,24 +203,24 @@ class SimulatedHomes:
     def disk_limit(self, own: int | None) -> int | None:
         return None
 
-    def remove_volume(self, folder: Path) -> None:
+    def remove_volume(self, volume: HomeRef) -> None:
         for one in (self._world.uids, self._world.homes, self._world.owed):
-            one.pop(str(folder), None)
+            one.pop(volume, None)
 
     def remove(self, name: str) -> None:
         self._world.at("remove home", name)
-        if not self._world.by_hand and str(self.path(name)) in self._world.homes:
+        if not self._world.by_hand and self.home_of(name) in self._world.homes:
             raise self._world.never(f"I4: the home of {name} is removed, and no person wants that")
-        for folder in (self.path(name), *self._below(".volumes", name)):
+        for folder in (self.home_of(name), *self._below(".volumes", name)):
             self.remove_volume(folder)
         for key in [key for key in self._world.snapshots if key[0] == name]:
             del self._world.snapshots[key]
         self._world.at("remove home", name, "middle")
-        self.remove_volume(self._folder / f".{name}.clone")
+        self._world.homes.pop(_draft_of(self.home_of(name)), None)
         self._world.at("remove home", name, "after")
 
-    def snapshot(self, session: str, id: str) -> Path:
-        return self._folder / "snapshots" / session / id
+    def snapshot_place(self, session: str, id: str) -> str:
+        return str(self._folder / "snapshots" / session / id)
 
     def has_snapshot(self, session: str, id: str) -> bool:
         return (session, id) in self._world.snapshots
@@ -240,20 +240,21 @@ class SimulatedHomes:
     def touched(self, session: Session, id: str) -> tuple[str, ...] | None:
         return tuple(change.partition(": ")[2] for change in self.differences(session, id))
 
-    def spare(self, session: Session, folder: Path, most: int) -> Session:
+    def spare(self, session: Session, most: int) -> Session:
         self._world.at("spare", session.name)
-        contents = {part: self._world.homes[str(part.folder)] for part in parts(session)}
+        contents = {part: self._world.homes[part.ref] for part in parts(session)}
         if sum(len(text) for content in contents.values() for text in content.values()) > most:
             raise NoRoom(f"a copy may take {most} bytes")
-        copies = {part.volume: part.beside(self._folder / ".rehearsals" / session.name / "home") for part in contents}
+        top = self._folder / ".rehearsals" / session.name / "home"
+        copies = {part.volume: ref_of(beside(part, top)) for part in contents}
         for part, content in contents.items():
-            self._world.homes[str(copies[part.volume])] = dict(content)
-        volumes = tuple(replace(volume, folder=copies[volume.name]) for volume in session.volumes)
+            self._world.homes[copies[part.volume]] = dict(content)
+        volumes = tuple(replace(volume, ref=copies[volume.name]) for volume in session.volumes)
         return replace(session, home=copies[""], volumes=volumes)
 
     def forget_spare(self, name: str) -> None:
         for folder in self._below(".rehearsals", name):
-            del self._world.homes[str(folder)]
+            del self._world.homes[folder]
 
     def prepare(self, session: Session, id: str, others: Collection[str] = ()) -> None:
         pass
@@ -261,20 +262,19 @@ class SimulatedHomes:
     def release(self, session: str) -> None:
         pass
 
-    def copy(self, session: Session, id: str) -> Path:
-        return self._take("copy", session, id)
+    def copy(self, session: Session, id: str) -> None:
+        self._take("copy", session, id)
 
-    def delta(self, session: Session, id: str) -> Path:
-        return self._take("snapshot", session, id)
+    def delta(self, session: Session, id: str) -> None:
+        self._take("snapshot", session, id)
 
-    def _take(self, verb: str, session: Session, id: str) -> Path:
+    def _take(self, verb: str, session: Session, id: str) -> None:
         self._world.at(verb, session.name)
-        taken = {part.volume: dict(self._world.homes[str(part.folder)]) for part in parts(session)}
+        taken = {part.volume: dict(self._world.homes[part.ref]) for part in parts(session)}
         self._world.snapshots[session.name, id] = {volume: _half(content) for volume, content in taken.items()}
         self._world.at(verb, session.name, "middle")
         self._world.snapshots[session.name, id] = taken
         self._world.at(verb, session.name, "after")
-        return self.snapshot(session.name, id)
 
     def differences(
         self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False
@@ -283,7 +283,7 @@ class SimulatedHomes:
         results = []
         for part, taken in self._taken(session, id).items():
             excepted = () if part.volume else tuple(except_paths)
-            changes = differing(taken, self._world.homes[str(part.folder)], excepted)
+            changes = differing(taken, self._world.homes[part.ref], excepted)
             results += [part.named(f"{how}: {path}") for path, how in changes.items()]
         return tuple(results)
 
@@ -293,9 +293,9 @@ class SimulatedHomes:
         if any(box.writes for box in self._world.of(session.name)):
             raise self._world.never(f"the home of {session.name} is restored while a container writes into it")
         for part, content in taken.items():
-            self._world.homes[str(part.folder)].update(_half(content))
+            self._world.homes[part.ref].update(_half(content))
         self._world.at("restore", session.name, "middle")
-        self._world.homes |= {str(part.folder): dict(content) for part, content in taken.items()}
+        self._world.homes |= {part.ref: dict(content) for part, content in taken.items()}
         self._world.at("restore", session.name, "after")
 
     def _taken(self, session: Session, id: str) -> dict[Part, Content]:
@@ -306,7 +306,7 @@ class SimulatedHomes:
 
     def bring_files(self, session: Session, id: str, paths: Iterable[str], *, to: str = "", suffix: str = "") -> None:
         self._world.at("bring", session.name)
-        content, home = self._world.snapshots[session.name, id][""], self._world.homes[str(session.home)]
+        content, home = self._world.snapshots[session.name, id][""], self._world.homes[session.home]
         chosen = {path: [one for one in content if f"{one}/".startswith(f"{path}/")] for path in paths}
         if missing := [path for path in paths if not chosen[path]]:
             raise RefitError(f"{missing[0]!r} isn't in the snapshot.")
@@ -317,7 +317,7 @@ class SimulatedHomes:
 
     def drafts(self) -> tuple[str, ...]:
         drafts = [path.name[1:-6] for path in map(Path, self._world.homes) if path.name.endswith(".clone")]
-        return tuple(name for name in sorted(drafts) if str(self.path(name)) not in self._world.homes)
+        return tuple(name for name in sorted(drafts) if self.home_of(name) not in self._world.homes)
 
     def note(self, session: str, id: str, text: str) -> None:
         self._world.at("note", session)
@@ -333,24 +333,9 @@ class SimulatedHomes:
         self._world.snapshots.pop((session, id), None)
         self._world.at("forget", session, "after")
 
-    def _below(self, kind: str, session: str) -> list[Path]:
-        return [path for path in map(Path, self._world.homes) if path.parent == self._folder / kind / session]
-
-
-class SimulatedFiles:
-    """Implements `homes_contract.Files`."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def write(self, folder: Path, path: str, text: str) -> None:
-        self._world.homes[str(folder)][path] = text
-
-    def delete(self, folder: Path, path: str) -> None:
-        del self._world.homes[str(folder)][path]
-
-    def all(self, folder: Path) -> dict[str, str]:
-        return dict(self._world.homes[str(folder)])
+    def _below(self, kind: str, session: str) -> list[HomeRef]:
+        paths = map(Path, self._world.homes)
+        return [ref_of(path) for path in paths if path.parent == self._folder / kind / session]
 
 
 class SimulatedJupyter(Jupyter):
@@ -391,6 +376,11 @@ class SimulatedSessions(Sessions):
 
     def jupyter(self, session: Session) -> Jupyter:
         return SimulatedJupyter(self.world, session)
+
+
+def _draft_of(home: HomeRef) -> str:
+    folder = folder_of(home)
+    return str(folder.with_name(f".{folder.name}.clone"))
 
 
 def _half(content: Content) -> Content:

@@ -28,7 +28,7 @@ from flows.migrations.move import Entry, Move, Phase
 from flows.migrations.planning.rollout import Action, Decision
 from flows.publishing.signatures import PublicationRow
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Session
+from flows.sessions.model import HomeRef, Session
 from flows.sessions.store import HomeRow, SessionRow, Store
 from tests.support.simulated.engine import SimulatedEngine, SimulatedSessions
 from tests.support.simulated.world import GOOD, Image, World, digest
@@ -148,8 +148,8 @@ class Fleet:
                 self.world.work(session.name, text)
             self.world.boxes[session.container].used = False
 
-    def home(self, name: str) -> Path:
-        return self.settings.home / "homes" / name
+    def home(self, name: str) -> HomeRef:
+        return HomeRef(str(self.settings.home / "homes" / name))
 
     @property
     def sessions(self) -> SimulatedSessions:

@@ -121,7 +121,7 @@ def test_f06_what_a_bad_image_did_to_the_home_of_a_deleted_session_can_be_undone
     [result] = recover_all(sessions.executor())
     [kept] = sessions.world.snapshots.values()
     assert not differing(sessions.world.owed[str(ada.home)], kept[""], OWN)
-    assert str(sessions.sessions.homes.snapshot(ada.name, sessions.journal.history(ada.name)[-1].id)) in result.reason
+    assert sessions.sessions.homes.snapshot_place(ada.name, sessions.journal.history(ada.name)[-1].id) in result.reason
 
 
 def test_f06_what_is_forgotten_of_a_deleted_session_without_a_result_is_forgotten(

@@ -12,6 +12,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings, load
 from flows.core.settings.cluster import SessionEngine
 from flows.sessions.engine_choice import choose
+from flows.sessions.homes.folders import ref_of
 from flows.sessions.model import Session
 from flows.sessions.store import Store
 from tests.support.command_line import in_process
@@ -49,7 +50,9 @@ def test_a_variable_goes_before_the_file(settings: Settings, monkeypatch: pytest
 
 def test_sessions_that_are_there_are_named(settings: Settings, tmp_path: Path) -> None:
     store = Store(open_database(settings.database))
-    session = Session("ada", "p", "2026a", f"sha256:{'0' * 64}", 300_000, tmp_path, tmp_path / "token", Access())
+    session = Session(
+        "ada", "p", "2026a", f"sha256:{'0' * 64}", 300_000, ref_of(tmp_path), tmp_path / "token", Access()
+    )
     store.add("ada", lambda uid: session, uids=settings.session_uids)
     with pytest.raises(RefitError, match="There are sessions on podman: ada"):
         choose(SessionEngine.kubernetes, settings)

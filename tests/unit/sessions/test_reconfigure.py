@@ -46,7 +46,7 @@ def test_a_volume_that_a_session_has_it_isnt_given_again(sessions: Fleet, ada: S
 
 @pytest.mark.slow
 def test_a_move_that_fails_brings_the_volume_back_with_the_home(sessions: Fleet, ada: Session) -> None:
-    homes, data, spoiled = sessions.world.homes, str(ada.volumes[0].folder), ["spoiled"]
+    homes, data, spoiled = sessions.world.homes, ada.volumes[0].ref, ["spoiled"]
     homes[data]["rows"] = "1"
 
     def meanwhile(point: Point) -> None:
@@ -62,13 +62,13 @@ def test_a_move_that_fails_brings_the_volume_back_with_the_home(sessions: Fleet,
 
 @pytest.mark.slow
 def test_a_volume_goes_when_no_session_has_it(sessions: Fleet, ada: Session) -> None:
-    name, folder = f"{ada.name}/data", ada.volumes[0].folder
+    name, volume = f"{ada.name}/data", ada.volumes[0].ref
     with pytest.raises(RefitError, match=f"{ada.name} has it"):
-        reconfigure.remove_volume(sessions.sessions, name, folder)
+        reconfigure.remove_volume(sessions.sessions, name, volume)
     with sessions.world.person():
         sessions.sessions.remove(ada.name)
-    reconfigure.remove_volume(sessions.sessions, name, folder)
-    assert str(folder) not in sessions.world.homes and str(ada.home) in sessions.world.homes
+    reconfigure.remove_volume(sessions.sessions, name, volume)
+    assert volume not in sessions.world.homes and str(ada.home) in sessions.world.homes
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from flows.sessions.homes.pool import read_size
 from flows.sessions.homes.space_reservation import SPARE, lacking
 from flows.sessions.ide import jupyter
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
-from flows.sessions.model import Container, IllegalName, Running, Session, check_name, nearest_legal
+from flows.sessions.model import Container, HomeRef, IllegalName, Running, Session, check_name, nearest_legal
 from flows.sessions.recovery import recover, without_record
 from flows.sessions.store import Exhausted, NameTaken, Store
 from tests.support.processes import in_a_process
@@ -42,7 +42,7 @@ UIDS = Span(first=300_000, last=300_099)
 
 def session(name: str = "ana", uid: int = 300_000) -> Session:
     access = Access(port=8888, health="/api", page="/lab?token={token}", protocol="jupyter", own_paths=(".cache/",))
-    home, token_file = Path("/homes") / name, Path("/sessions") / name / "token"
+    home, token_file = HomeRef(f"/homes/{name}"), Path("/sessions") / name / "token"
     return Session(name, "p", "2026a", "sha256:1", uid, home, token_file, access, {"COLOUR": "blue"})
 
 

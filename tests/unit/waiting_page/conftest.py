@@ -12,7 +12,7 @@ from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.core.settings.spans import Span
 from flows.gateway import routes
-from flows.sessions.model import PREFIX, Session
+from flows.sessions.model import PREFIX, HomeRef, Session
 from flows.sessions.store import Store
 from flows.waiting_page.app import WaitingPage
 
@@ -21,7 +21,7 @@ from flows.waiting_page.app import WaitingPage
 def ada() -> Session:
     return Session(
         *("ada", "jupyter-minimal-deb12-py311", "2026a", f"sha256:{'a' * 64}", 200_000),
-        home=Path("/homes/ada"),
+        home=HomeRef("/homes/ada"),
         token_file=Path("/sessions/ada/token"),
         access=Access(port=8888, health="/api"),
         environment={PREFIX: routes.path("ada")},

@@ -12,14 +12,14 @@ from flows.catalog.model import Access
 from flows.gateway import routes
 from flows.migrations.move import Entry, Move, Phase
 from flows.migrations.move_steps import State
-from flows.sessions.model import PREFIX, Session
+from flows.sessions.model import PREFIX, HomeRef, Session
 from flows.waiting_page import page
 from flows.waiting_page.status import Seen, Why, tell
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ADA = Session(
     *("ada", "jupyter-minimal-deb12-py311", "2026a", f"sha256:{'a' * 64}", 200_000),
-    home=Path("/homes/ada"),
+    home=HomeRef("/homes/ada"),
     token_file=Path("/sessions/ada/token"),
     access=Access(port=8888, health="/api"),
     environment={PREFIX: routes.path("ada")},

@@ -11,7 +11,7 @@ from flows.migrations.planning.plan import moved, plan, plan_named
 from flows.migrations.planning.rollout import Action, Candidate, PlanInput, Reason
 from flows.sessions.activity.evidence import Verdict
 from flows.sessions.activity.seen import Seen
-from flows.sessions.model import Session
+from flows.sessions.model import HomeRef, Session
 from flows.sessions.preferences import UpdatePreferences
 
 PROFILE, RELEASE = "jupyter-minimal-deb12-py311", "2026a"
@@ -34,7 +34,7 @@ def candidate(
         release=RELEASE,
         image=image,
         uid=200001,
-        home=Path("/homes") / name,
+        home=HomeRef(f"/homes/{name}"),
         token_file=Path("/tokens") / name,
         access=Access(),
     )

@@ -13,12 +13,13 @@ from flows.catalog.model import Access
 from flows.cli.session_tables import had
 from flows.core.errors import RefitError
 from flows.sessions.containers.podman_options import mount_option
+from flows.sessions.homes.folders import beside
 from flows.sessions.homes.subvolumes import all_or_none
 from flows.sessions.homes.volumes import Part, Wanted, check_unused, parts, read_wanted, users
-from flows.sessions.model import Session, Volume
+from flows.sessions.model import HomeRef, Session, Volume
 
-PLAIN = Session("ana", "p", "2026a", "sha256:1", 300_000, Path("/homes/ana"), Path("/token"), Access())
-DATA = Volume("data", "/data", Path("/volumes/ana/data"))
+PLAIN = Session("ana", "p", "2026a", "sha256:1", 300_000, HomeRef("/homes/ana"), Path("/token"), Access())
+DATA = Volume("data", "/data", HomeRef("/volumes/ana/data"))
 
 
 def test_a_volume_is_asked_for_by_name_and_path() -> None:
@@ -62,14 +63,22 @@ def test_a_session_of_before_there_were_volumes_has_none() -> None:
     assert Session.from_json(with_one.to_json()) == with_one
 
 
+def test_records_from_the_time_when_homes_were_paths_are_read_and_written_alike() -> None:
+    volume = '{"name":"data","path":"/data","folder":"/volumes/ana/data","read_only":false,"shared":false}'
+    record = PLAIN.to_json().replace('"volumes":[]', f'"volumes":[{volume}]')
+    assert '"home":"/homes/ana"' in record
+    assert Session.from_json(record) == replace(PLAIN, volumes=(DATA,))
+    assert Session.from_json(record).to_json() == record
+
+
 def test_what_a_session_shares_or_cant_write_is_not_in_its_set() -> None:
     others = (replace(DATA, name="s", shared=True), replace(DATA, name="r", read_only=True))
-    assert parts(replace(PLAIN, volumes=(DATA, *others))) == (Part("", PLAIN.home), Part("data", DATA.folder))
+    assert parts(replace(PLAIN, volumes=(DATA, *others))) == (Part("", PLAIN.home), Part("data", DATA.ref))
 
 
 def test_copies_of_volumes_lie_beside_that_of_the_home_and_changes_name_them() -> None:
     home, data = parts(replace(PLAIN, volumes=(DATA,)))
-    assert [part.beside(Path("/snapshots/ana/id-1")) for part in (home, data)] == [
+    assert [beside(part, Path("/snapshots/ana/id-1")) for part in (home, data)] == [
         Path("/snapshots/ana/id-1"),
         Path("/snapshots/ana/id-1.data"),
     ]
@@ -82,7 +91,7 @@ def test_a_volume_is_mounted_as_it_is_to_be() -> None:
 
 
 def test_a_volume_that_a_session_has_is_not_removed() -> None:
-    using = users([PLAIN, replace(PLAIN, name="bob", volumes=(DATA,))], DATA.folder)
+    using = users([PLAIN, replace(PLAIN, name="bob", volumes=(DATA,))], DATA.ref)
     assert using == ("bob",)
     with pytest.raises(RefitError, match="bob has it"):
         check_unused("ana/data", using)

@@ -19,11 +19,14 @@ from flows.services.doctor_cluster import judge_gpus
 from flows.sessions.kubernetes import home_pods, isolation, manifests, trial_pods
 from flows.sessions.kubernetes.home_pods import Mount
 from flows.sessions.kubernetes.refusals import Right, role
-from flows.sessions.model import Session, Volume
+from flows.sessions.model import HomeRef, Session, Volume
 from tests.support.pods import OPTIONS, SESSION
 
 WITH_ALL = replace(
-    SESSION, memory=8 * 10**9, cpus=2.0, volumes=(Volume("data", "/data", Path("refit-volume-data"), read_only=True),)
+    SESSION,
+    memory=8 * 10**9,
+    cpus=2.0,
+    volumes=(Volume("data", "/data", HomeRef("refit-volume-data"), read_only=True),),
 )
 DEPLOY = Path(__file__).parents[4] / "deploy"
 # https://kubernetes.io/docs/concepts/security/pod-security-standards/
@@ -100,7 +103,11 @@ def test_generations_with_another_image_or_environment_share_a_pod_and_others_do
     shape = manifests.shape(SESSION, OPTIONS, "s")
     after = replace(SESSION, generation=2, image=f"sha256:{'b' * 64}", environment={"COLOUR": "blue"}, release="2026b")
     assert manifests.shape(after, OPTIONS, "s") == shape
-    for other in (replace(SESSION, uid=300_002), replace(SESSION, memory=10**9), replace(SESSION, home=Path("other"))):
+    for other in (
+        replace(SESSION, uid=300_002),
+        replace(SESSION, memory=10**9),
+        replace(SESSION, home=HomeRef("other")),
+    ):
         assert manifests.shape(other, OPTIONS, "s") != shape
 
 
