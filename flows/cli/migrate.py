@@ -94,7 +94,12 @@ def show_plan(
     planned = plan_migration(session or [], to, load(), origin)
     show_data(as_json, planned, session_tables.migration(planned))
     if not as_json:
-        about = [(line.session, note) for line in planned for note in (line.machine, line.home) if note]
+        about = [
+            (line.session, note)
+            for line in planned
+            for note in (line.machine, line.home, *(lack.text for lack in line.lacks))
+            if note
+        ]
         for sentence in dict.fromkeys(note for _, note in about):
             names = [name for name, note in about if note == sentence]
             out.print(f"{some(names)}: {sentence}.", highlight=False, soft_wrap=True)

@@ -178,6 +178,9 @@ class Homes(Protocol):
     keeps_snapshots: bool
     """Whether snapshots are taken. Where none are, moves do without, and all verbs of snapshots refuse."""
 
+    readable: bool
+    """Whether programs of this machine read homes, as a scan does. Where none do, plans say that."""
+
     def home_of(self, name: str) -> HomeRef:
         """The home of the session `name`, there or not.
 

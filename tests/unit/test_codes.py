@@ -6,7 +6,7 @@ import pytest
 
 from flows.migrations.move import Consent, Phase
 from flows.migrations.move_steps import Code, State
-from flows.migrations.planning.rollout import Health, Reason, RolloutStatus
+from flows.migrations.planning.rollout import Health, Lack, Reason, RolloutStatus
 from flows.migrations.steps.unattended import TEXTS
 from flows.sessions.events import Kind
 
@@ -14,6 +14,7 @@ CODES: dict[type[StrEnum], str] = {
     Code: "unused home-kept unwatched unwatched-ended put-off",
     Consent: "agreed forced starts",
     Health: "open passed failed inconclusive unapproved",
+    Lack: "no-scan",
     Phase: "intent done failed skipped deferred interrupted reopened",
     Reason: "current stopped no-image refused moving unfinished held failed not-offered other-maker "
     "unknown-maker busy unknown ask untold next-start blocked "
@@ -43,7 +44,7 @@ def test_codes_stay_as_they_are(kind: type[StrEnum]) -> None:
 
 
 def test_each_code_that_people_see_has_a_text_of_its_own() -> None:
-    for kind in (Consent, Health, Reason):
+    for kind in (Consent, Health, Lack, Reason):
         texts = [member.text for member in kind]
         assert all(texts) and len(set(texts)) == len(texts)
     assert set(TEXTS) == {Code.unwatched, Code.unwatched_ended}

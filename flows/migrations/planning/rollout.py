@@ -109,6 +109,22 @@ _REASONS = {
 }
 
 
+class Lack(StrEnum):
+    """A part of a move that can't be had where a session runs."""
+
+    no_scan = "no-scan"
+
+    @property
+    def text(self) -> str:
+        """The same, for people."""
+        return _LACKS[self]
+
+
+_LACKS = {
+    Lack.no_scan: "no scan looks for files in the home that the new image would break; only the rehearsal tries it",
+}
+
+
 class RolloutStatus(StrEnum):
     """Whether a rollout goes on."""
 
@@ -254,6 +270,7 @@ class Decision:
         by: another person whose own recipe made the image, so that its owner alone agrees to it; empty: nobody.
         machine: that it has to leave a machine which goes down, and by when, in words; empty: it hasn't.
         pull: bytes (compressed) of its new image that have to be pulled first, as far as anybody has looked.
+        lacks: the parts of a move that can't be had where it runs.
     """
 
     session: str
@@ -273,6 +290,7 @@ class Decision:
     home: str = ""
     machine: str = ""
     by: str = ""
+    lacks: tuple[Lack, ...] = ()
 
     @property
     def consent(self) -> Consent | None:

@@ -203,7 +203,7 @@ class Observer:
 
     def blocked(self, sessions: Iterable[Session], images: Mapping[ImageKey, str]) -> dict[str, str]:
         """Obstacles in their homes that don't go together with their new images."""
-        if not self._policy.scan or not self._sessions.engine.on_this_machine:
+        if not self._policy.scan or not self._sessions.homes.readable:
             return {}
         own = [session for session in sessions if not session.owned_by]
         return obstacles(self._settings, {session.name: (session, images[image_key(session)]) for session in own})

@@ -26,6 +26,7 @@ from flows.migrations.planning.rollout import (
     Decision,
     Gate,
     ImageKey,
+    Lack,
     PlanInput,
     Reason,
     RolloutStatus,
@@ -79,18 +80,21 @@ def _planned(observed: Observed) -> tuple[Decision, ...]:
 
 
 def _in_cluster(planned: Iterable[Decision], settings: Settings) -> tuple[Decision, ...]:
-    """The lines with what snapshots of homes cost, and which nodes have to be left."""
+    """The lines with what snapshots of homes cost, what can't be had, and which nodes have to be left."""
     sessions, history = Sessions.open(settings), History(open_database(settings.database))
     prices, closed = sessions.homes.prices(), sessions.machines.leaving()
     since = drain_plan.still_leaving(history.events(kinds=(Kind.leaves,))) if closed else {}
 
+    lacks = (Lack.no_scan,) if settings.migration.scan and not sessions.homes.readable else ()
+
     def about(line: Decision) -> Decision:
-        home = prices.get(line.session, "") if line.new not in ("", line.old) else ""
+        if line.new not in ("", line.old):
+            line = replace(line, home=prices.get(line.session, ""), lacks=lacks)
         if not (machine := closed.get(line.session)):
-            return replace(line, home=home)
+            return line
         seen_on, seen = since.get(line.session, ("", None))
         words = drain_plan.explanation(machine, seen if seen_on == machine else None, settings.kubernetes.drain_minutes)
-        return replace(line, home=home, machine=words)
+        return replace(line, machine=words)
 
     return tuple(map(about, planned))
 

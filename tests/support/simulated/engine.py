@@ -148,7 +148,7 @@ class SimulatedEngine:
 class SimulatedHomes:
     """Implements `engine.Homes`. A copy has a middle, in which it may be cut off."""
 
-    keeps_snapshots = True
+    keeps_snapshots, readable = True, True
 
     def __init__(self, world: World, folder: Path) -> None:
         self._world, self._folder = world, folder

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from flows.migrations.move_steps import State
-from flows.migrations.planning.rollout import Action, Decision, Reason
-from flows.migrations.rollouts import observer
+from flows.migrations.planning.rollout import Action, Decision, Lack, Reason
+from flows.migrations.rollouts import observer, session_planner
 from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.sessions.model import Session
+from tests.support.simulated.engine import SimulatedHomes
 from tests.support.simulated.fleet import Fleet, fleet
 
 
@@ -72,3 +73,28 @@ def test_a_wave_that_goes_on_is_looked_at_before_the_next_one_counts_as_closed(
     lines = in_wave(planned(sessions), 1)
     assert {lines[name].action for name in others} == {Action.migrate}
     assert {*looked} == {*others, *second}
+
+
+@pytest.mark.parametrize(
+    ("scans", "readable", "lacks"), [(True, True, ()), (False, False, ()), (True, False, (Lack.no_scan,))]
+)
+def test_a_plan_says_by_a_code_that_homes_cant_be_scanned(
+    sessions: Fleet, monkeypatch: pytest.MonkeyPatch, scans: bool, readable: bool, lacks: tuple[Lack, ...]
+) -> None:
+    monkeypatch.setattr(SimulatedHomes, "readable", readable)
+    policy = sessions.settings.migration.model_copy(update={"scan": scans})
+    settings = sessions.settings.model_copy(update={"migration": policy})
+    stays = Decision("stays", Action.skip, "sha256:old", "sha256:old", Reason.current)
+    *moving, last = session_planner._in_cluster([*planned(sessions), stays], settings)
+    assert {line.lacks for line in moving} == {lacks} and last.lacks == ()
+
+
+def test_no_home_is_scanned_where_none_can_be(sessions: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[object]()
+    monkeypatch.setattr(observer, "obstacles", lambda *given: asked.append(given) or {})
+    policy = sessions.settings.migration.model_copy(update={"scan": True})
+    settings = sessions.settings.model_copy(update={"migration": policy})
+    for readable in (False, True):
+        monkeypatch.setattr(SimulatedHomes, "readable", readable)
+        SessionPlanner(settings).plan([], "", begin=True)
+        assert bool(asked) is readable
