@@ -39,6 +39,7 @@ from flows.publishing.published import Published
 from flows.publishing.signatures import Publications
 from flows.releases.outcomes import Attempt, ImageJob, Job, Outcomes, ReleaseBuild, StageJob
 from flows.releases.plan import ReleasePlan, plan_release
+from flows.sessions.engines import image_look
 
 logger = logging.getLogger("refit.build")
 # For Prefect; how many jobs run at once is decided by what the machine has.
@@ -127,7 +128,7 @@ def publish_image(profile: Profile, ancestry: tuple[Stage, ...], built: tuple[Bu
     """Label, check and tag one image; `built` is what came out of the stages of its ancestry."""
     origins = provenance.made_of(built, Ledger(run.database))
     predicate = provenance.predicate(profile, ancestry, origins, run=f"flow-runs/{runtime.flow_run.id}")
-    published = publish(profile, built[-1], evidence.of_stages(ancestry), run, predicate)
+    published = publish(profile, built[-1], evidence.of_stages(ancestry), run, predicate, image_look(run.settings))
     if published.new:
         _announce(published, profile.release)
     return published

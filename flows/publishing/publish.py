@@ -19,7 +19,6 @@ from flows.core import progress
 from flows.core.errors import RefitError
 from flows.core.leases import lease
 from flows.core.progress import State
-from flows.core.settings import Settings
 from flows.core.settings.personal_builds import OWNER_LABEL
 from flows.core.threads import at_once
 from flows.images.build import Built
@@ -29,6 +28,7 @@ from flows.images.registry_errors import RegistryError
 from flows.images.run import Run
 from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
 from flows.publishing import checks, evidence, installed, provenance
+from flows.publishing.container_checks import ContainerLook
 from flows.publishing.published import Published
 from flows.publishing.signatures import Publications
 from flows.signing.trust import ENVELOPE
@@ -43,6 +43,7 @@ def publish(
     files: Mapping[str, bytes],
     run: Run,
     predicate: Mapping[str, object] | None = None,
+    look: checks.Look | None = None,
 ) -> Published:
     """Publish the top stage of a profile as its image.
 
@@ -50,6 +51,7 @@ def publish(
         files: evidence to attach.
         run: its registry and date, what checks need, and the database whose leases guard the tags.
         predicate: how the image was made (see `provenance.predicate`); none: nobody knows more than for whom.
+        look: starts the image for its checks; none: in a container of this machine.
 
     Raises:
         ChecksFailed: the image was pushed, but no tag points at it.
@@ -60,18 +62,16 @@ def publish(
     tag = _tag(profile, run.date)
     with progress.reported(tag.alias):
         image = push_labelled(registry, profile, top)
-        reference = f"docker://{registry.host}/{registry.repository}@{image.digest}"
         progress.report(tag.alias, State.running, "checking")
-        report = _checked(reference, top, profile, settings)
+        report = _checked(image, top, profile, run, look or ContainerLook())
         size = _size(registry, profile, image, report.sizes, _before(registry, publications, tag))
         packages = installed.finding(files, report.packages)
         report = replace(report, findings=(*report.findings, packages, size))
         if not report.passed:
             raise checks.ChecksFailed(tag.alias, report.findings)
-        files = installed.completed(files, report.packages)
         document = _provenance(registry, image, predicate or provenance.asked(profile.stem, profile.release))
         results = {**_results(profile, report), evidence.PROVENANCE: document}
-        evidence.attach(registry, image, {**files, **results}, database)
+        evidence.attach(registry, image, {**installed.completed(files, report.packages), **results}, database)
         publications.sign(image, document, profile.stem, profile.release)
         with lease(database, f"tag/{registry.host}/{registry.repository}:{tag.alias}"):
             given = _give_date_tag(registry, tag, image)
@@ -79,9 +79,10 @@ def publish(
     return Published(profile.stem, given, image.digest, top.digest, image.size, moved, report.seconds)
 
 
-def _checked(reference: str, top: Built, profile: Profile, settings: Settings) -> checks.Report:
+def _checked(image: Manifest, top: Built, profile: Profile, run: Run, look: checks.Look) -> checks.Report:
+    reference = f"docker://{run.registry.host}/{run.registry.repository}@{image.digest}"
     access, vouched = profile.access, not profile.bundle.owner
-    return checks.run(reference, top.digest, access, _asked(profile), settings, vouched=vouched)
+    return checks.run(reference, top.digest, access, _asked(profile), run.settings, look=look, vouched=vouched)
 
 
 def _provenance(registry: Registry, image: Manifest, predicate: Mapping[str, object]) -> bytes:

@@ -1,22 +1,30 @@
-"""The engine that the settings name, the keepers of homes and tokens that belong to it, and where it tries images."""
+"""The engine that the settings name, the keepers of homes and tokens that belong to it, where it tries images, and how
+it looks at them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import Any
 
 from sqlalchemy import Engine as Database
 
+from flows.catalog.model import Access
 from flows.core.lazily import lazily
 from flows.core.settings import Settings
+from flows.sessions import trial
 from flows.sessions.engine import Engine, Gpus, Homes, Tokens
 from flows.sessions.machines import Machines, ThisMachine
-from flows.sessions.trial import Trials
+from flows.sessions.trial import Trial, Trials
 
 with lazily(globals()):
     from flows.gateway.proxy import Gateway
     from flows.images.registry import Registry
+    from flows.publishing.checks import Look
+    from flows.publishing.container_checks import ContainerLook
+    from flows.publishing.trial_checks import TrialLook
     from flows.sessions.containers.podman import Podman
     from flows.sessions.containers.trials import PodmanTrials
     from flows.sessions.gpus.gpu_pool import GpuPool
@@ -68,6 +76,29 @@ def gpus(settings: Settings, database: Database) -> Gpus:
 def tokens(settings: Settings) -> Tokens:
     """The keeper of the tokens of sessions."""
     return SecretTokens(Cluster(ownership.options(settings))) if settings.in_cluster else FileTokens()
+
+
+def image_look(settings: Settings) -> Look:
+    """How images are looked at before they are published: in Pods where Refit is one itself, for it has no Podman."""
+    if settings.in_cluster and ownership.looking(settings).inside:
+        return look_in_pods(settings)
+    return ContainerLook()
+
+
+def look_in_pods(settings: Settings) -> Look:
+    """How images are looked at in the cluster."""
+    return TrialLook(partial(_image_trial, settings), Registry(settings))
+
+
+def _image_trial(settings: Settings, digest: str, access: Access, *, idle: bool) -> AbstractContextManager[Trial]:
+    configuration = partial(_idle_configuration if idle else _configuration, settings)
+    return ClusterTrials(settings, configuration, copies=False).begin(trial.alone(digest, access))
+
+
+def _idle_configuration(settings: Settings, image: str) -> Mapping[str, Any]:
+    """The configuration of an image whose own program isn't started."""
+    config = _configuration(settings, image)
+    return {**config, "config": {**config["config"], "Entrypoint": None, "Cmd": ["sleep", "infinity"]}}
 
 
 def trials(settings: Settings, homes: Homes) -> Trials:

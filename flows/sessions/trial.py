@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
+from flows.catalog.model import Access
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
 from flows.core.settings import Settings
-from flows.sessions.model import Session, check_name
+from flows.sessions.model import HomeRef, Session, check_name
 from flows.sessions.packages.model import Outcome
 
 REHEARSAL = "REFIT_REHEARSAL"
 QUICK = 60.0
+# Nobody's uid: an image has to work with any.
+_NOBODYS = 65_537
+_SHOWN = 12  # characters of a digest
 
 
 class NoTrial(RefitError):
@@ -67,6 +71,12 @@ class Trials(Protocol):
 
     def sweep(self) -> tuple[str, ...]:
         """Remove what killed trials have left; returns the names of their sessions."""
+
+
+def alone(image: str, access: Access) -> Session:
+    """A session that there isn't, for a trial of the image with this digest alone."""
+    name = f"image-{image.rpartition(':')[2][:_SHOWN]}"
+    return Session(name, "", "", image, _NOBODYS, HomeRef("."), Path("token"), access)
 
 
 @contextmanager

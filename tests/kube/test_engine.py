@@ -128,7 +128,7 @@ class TestKubernetes(EngineContract):
             options = replace(cluster.options, gateways=cidrs)
             Kubernetes(options, cluster.configuration, Door()).create(session)
             assert blocks() == [*cidrs] and pods(session) == []
-        kubectl("delete", "networkpolicy", isolation.NAME)
+        kubectl("delete", "networkpolicy", isolation.NAME, isolation.OF_TRIALS)
 
     def test_a_program_that_ends_by_itself_is_seen_to_have_ended(self, engine: Kubernetes, running: Session) -> None:
         with suppress(RefitError):  # the connection may end with the container

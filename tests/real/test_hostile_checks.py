@@ -21,6 +21,7 @@ from flows.images.build import Built
 from flows.images.manifests import Manifest, canonical, digest_of
 from flows.images.registry import Registry
 from flows.publishing import checks
+from flows.publishing.container_checks import ContainerLook
 from tests.support.machine import RegistryServer, private_home
 
 PASSWORDS = ("the-index-password", "the-proxy-password", "the-database-password", "the-metrics-token")
@@ -106,7 +107,7 @@ def test_an_image_of_a_persons_own_hears_no_secret_and_gets_no_right(
     image = hostile(shared, registry, base)
     assert {*PASSWORDS} <= {*checks.secret_values(settings).values()}
     with pytest.raises(RefitError, match="doesn't run the probe"):  # a report that isn't one is no report
-        checks.run(image, "own", IDE, ["six"], settings, vouched=False)
+        checks.run(image, "own", IDE, ["six"], settings, look=ContainerLook(), vouched=False)
     assert len(told) == 3 and "probe.py\nmodules" in told[1] and "probe.py\nfiles" in told[2]
     for text in told:
         assert "CapEff:\t0000000000000000" in text and "CapBnd:\t0000000000000000" in text
@@ -116,5 +117,5 @@ def test_an_image_of_a_persons_own_hears_no_secret_and_gets_no_right(
 
     told.clear()  # for one that is vouched for, the same Python is told what it is to search for: so the test can fail
     with pytest.raises(RefitError, match="doesn't run the probe"):
-        checks.run(image, "vouched", IDE, ["six"], settings, vouched=True)
+        checks.run(image, "vouched", IDE, ["six"], settings, look=ContainerLook(), vouched=True)
     assert all(secret in told[-1] for secret in PASSWORDS) and OF_THE_SHELL not in "".join(told)

@@ -1,17 +1,19 @@
-"""The NetworkPolicy that keeps sessions apart: nobody reaches their Pods but Refit and its gateway.
+"""The NetworkPolicies that keep sessions apart: nobody reaches their Pods but Refit and its gateway, and trials reach
+nobody.
 
-The cluster's network has to enforce it; not each one does.
+The cluster's network has to enforce them; not each one does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.kinds import POLICIES
 from flows.sessions.kubernetes.manifests import KIND, ClusterOptions
 
-NAME = "refit-sessions"
+NAME, OF_TRIALS = "refit-sessions", "refit-trials"
 # The Pods that are kept apart, and the label of Refit's own, which it has by `deploy/`.
 APART = ("session", "trial", "pull", "home")
 REFIT = {"app.kubernetes.io/name": "refit"}
@@ -31,7 +33,17 @@ def policy(options: ClusterOptions) -> dict[str, Any] | None:
         "policyTypes": ["Ingress"],
         "ingress": [{"from": [own, *outside]}],
     }
-    metadata = {"name": NAME, "namespace": options.namespace, "labels": {KIND: "policy"}}
+    return _policy(NAME, spec, options)
+
+
+def of_trials(options: ClusterOptions) -> dict[str, Any]:
+    """The policy by which trials have no network, as on one machine; Refit runs its looks inside of them. Pure."""
+    spec = {"podSelector": {"matchLabels": {KIND: "trial"}}, "policyTypes": ["Egress"], "egress": []}
+    return _policy(OF_TRIALS, spec, options)
+
+
+def _policy(name: str, spec: Mapping[str, Any], options: ClusterOptions) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": options.namespace, "labels": {KIND: "policy"}}
     return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
 
 
@@ -43,7 +55,7 @@ class Isolation:
         self._cluster, self._done = cluster, False
 
     def ensure(self) -> None:
-        """Let the policy be there, as the settings say, before the Pod that it is for; once.
+        """Let the policies be there, as the settings say, before the Pods that they are for; once.
 
         Raises:
             ClusterError: the right to make it is missing, for instance: then no session is made that isn't kept apart.
@@ -51,9 +63,14 @@ class Isolation:
         if self._done:
             return
         if asked := policy(self._cluster.options):
-            there = self._cluster.find(POLICIES, NAME)
-            if there is None:
-                self._cluster.ensure(POLICIES, asked)
-            elif there["spec"] != asked["spec"]:
-                self._cluster.patch(POLICIES, NAME, {"spec": asked["spec"]}, "merge")
+            for each in (asked, of_trials(self._cluster.options)):
+                self._ensure(each)
         self._done = True
+
+    def _ensure(self, asked: Mapping[str, Any]) -> None:
+        name = asked["metadata"]["name"]
+        there = self._cluster.find(POLICIES, name)
+        if there is None:
+            self._cluster.ensure(POLICIES, asked)
+        elif {"egress": [], **there["spec"]} != {"egress": [], **asked["spec"]}:  # the API server drops an empty list
+            self._cluster.patch(POLICIES, name, {"spec": asked["spec"]}, "merge")

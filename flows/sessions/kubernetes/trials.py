@@ -19,6 +19,7 @@ from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.kubernetes import ownership, records, rehearsal_budget, trial_pods
 from flows.sessions.kubernetes.cluster import Cluster, StillWaiting
 from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
+from flows.sessions.kubernetes.isolation import Isolation
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.programs import output_of
 from flows.sessions.kubernetes.trial_pods import TRIAL
@@ -32,13 +33,22 @@ LAST_LINES = 15
 class ClusterTrials:
     """Implements `trial.Trials` in one namespace of a cluster."""
 
-    def __init__(self, settings: Settings, configuration: Callable[[str], Mapping[str, Any]]) -> None:
-        """Nothing is asked of the cluster yet; `configuration` as for `engine.Kubernetes`."""
+    def __init__(
+        self, settings: Settings, configuration: Callable[[str], Mapping[str, Any]], *, copies: bool = True
+    ) -> None:
+        """Nothing is asked of the cluster yet.
+
+        Args:
+            settings: those in force.
+            configuration: as for `engine.Kubernetes`.
+            copies: whether trials have a copy of the session's home, where there are any.
+        """
         self._settings, self._configuration = settings, configuration
         self._options = ownership.options(settings)
         self._cluster = Cluster(self._options)
-        self._snapshots = ClusterSnapshots(self._cluster)
-        self.with_home = self._snapshots.keeps
+        self._snapshots, self._isolation = ClusterSnapshots(self._cluster), Isolation(self._cluster)
+        self._copies = copies and self._snapshots.keeps
+        self.with_home = self._copies
 
     @contextmanager
     def begin(self, session: Session) -> Iterator[ClusterTrial]:
@@ -50,6 +60,7 @@ class ClusterTrials:
         """
         configuration = self._configuration(session.image)
         self.sweep()
+        self._isolation.ensure()
         with named(self._settings, session.name) as id:
             try:
                 copy = self._copied(session, id)
@@ -74,7 +85,7 @@ class ClusterTrials:
             NoTrial: they take more than a rehearsal may have.
         """
         snapshots = self._snapshots
-        self.with_home = snapshots.keeps and rehearsal_budget.take(self._cluster, session, quick=snapshots.by_storage)
+        self.with_home = self._copies and rehearsal_budget.take(self._cluster, session, quick=snapshots.by_storage)
         if not self.with_home:
             return session
         try:

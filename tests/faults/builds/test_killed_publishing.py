@@ -20,7 +20,7 @@ from flows.images.build import Builder, Built
 from flows.images.registry import Registry
 from flows.images.run import opened
 from flows.images.stages import Kind, Stage
-from flows.publishing import checks, evidence
+from flows.publishing import checks, container_checks, evidence
 from flows.publishing import publish as publishing
 from flows.publishing.publish import current
 from flows.publishing.published import Published
@@ -60,7 +60,7 @@ def alias_of(_: object, name: str, *rest: object) -> bool:
 # Where → how to die there, and which tags are there then beside those of the image before.
 PUBLISHING: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "before the checks": (lambda: deadly(checks, "run"), ()),
-    "while it is checked": (lambda: deadly(checks, "_pip"), ()),
+    "while it is checked": (lambda: deadly(container_checks, "_pip"), ()),
     "after the checks": (lambda: deadly(evidence, "attach"), ()),
     "before the evidence is listed": (lambda: deadly(evidence, "_list"), ()),
     "before the date tag": (lambda: deadly(publishing, "_give_date_tag"), ()),

@@ -15,6 +15,7 @@ FLOWS = Path(__file__).parents[3] / "flows"
 # Programs of their own, inside of containers or as another user: they have the standard library and nothing else.
 ALONE = {
     "migrations/rehearsals/checks.py",
+    "publishing/ask_ide.py",
     "sessions/activity/inspect_processes.py",
     "sessions/activity/supervise.py",
     "sessions/others/prove_inside.py",

@@ -11,8 +11,12 @@ from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings, load
 from flows.core.settings.cluster import SessionEngine
+from flows.publishing.container_checks import ContainerLook
+from flows.publishing.trial_checks import TrialLook
+from flows.sessions import engines
 from flows.sessions.engine_choice import choose
 from flows.sessions.homes.folders import ref_of
+from flows.sessions.kubernetes import ownership
 from flows.sessions.model import Session
 from flows.sessions.store import Store
 from tests.support.command_line import in_process
@@ -22,6 +26,19 @@ from tests.support.command_line import in_process
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("REFIT_HOME", str(tmp_path / "refit"))
     return load()
+
+
+@pytest.mark.parametrize("engine", SessionEngine)
+@pytest.mark.parametrize("inside", [False, True])
+def test_images_are_looked_at_in_pods_where_refit_is_one(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: SessionEngine, inside: bool
+) -> None:
+    if inside:
+        (tmp_path / "token").touch()
+    monkeypatch.setattr(ownership, "_SERVICE_ACCOUNT", tmp_path / "token")
+    look = engines.image_look(settings.model_copy(update={"engine": engine}))
+    pods = inside and engine is SessionEngine.kubernetes
+    assert type(look) is (TrialLook if pods else ContainerLook)
 
 
 def test_it_is_written_behind_what_stands_there(settings: Settings) -> None:

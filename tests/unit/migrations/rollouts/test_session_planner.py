@@ -91,7 +91,12 @@ def test_a_plan_says_by_a_code_that_homes_cant_be_scanned(
 
 def test_no_home_is_scanned_where_none_can_be(sessions: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[object]()
-    monkeypatch.setattr(observer, "obstacles", lambda *given: asked.append(given) or {})
+
+    def obstacles(*given: object) -> dict[str, str]:
+        asked.append(given)
+        return {}
+
+    monkeypatch.setattr(observer, "obstacles", obstacles)
     policy = sessions.settings.migration.model_copy(update={"scan": True})
     settings = sessions.settings.model_copy(update={"migration": policy})
     for readable in (False, True):

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from flows.catalog.model import Access
 from flows.core.settings import Settings
 from flows.core.settings.cluster import ClusterSettings
 from flows.services.doctor_cluster import judge_isolation
 from flows.sessions.kubernetes import home_pods, isolation, manifests, trial_pods
+from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.manifests import ClusterOptions
+from flows.sessions.trial import alone
 from tests.support.pods import OPTIONS, SESSION
 
 INSIDE = replace(OPTIONS, inside=True)
@@ -51,6 +54,7 @@ def pods() -> dict[str, dict[str, Any]]:
     return {
         "session": manifests.pod(SESSION, OPTIONS, "s"),
         "trial": trial_pods.pod(SESSION, "ada.1", "n1", configuration, OPTIONS, Settings()),
+        "check": trial_pods.pod(alone(SESSION.image, Access()), "image.1", "", configuration, OPTIONS, Settings()),
         "home": home_pods.pod(SESSION, [], "n1", OPTIONS),
         "pull": manifests.puller(SESSION.image, "n1", OPTIONS),
     }
@@ -65,6 +69,47 @@ def test_sessions_reach_each_other_by_no_port(options: ClusterOptions, target: s
     assert not reaches(options, {"app": "of somebody else"}, pod) and not reaches(options, {}, pod)
     assert not reaches(options, "198.51.100.7", pod)
     assert reaches(options, REFIT, pod)
+
+
+def test_trials_alone_reach_nobody() -> None:
+    spec = isolation.of_trials(OPTIONS)["spec"]
+    assert spec["policyTypes"] == ["Egress"] and not spec["egress"]
+    selected = {name for name, pod in pods().items() if is_selected(pod["metadata"]["labels"], spec["podSelector"])}
+    assert selected == {"trial", "check"}
+
+
+@pytest.mark.parametrize("options", [INSIDE, OUTSIDE], ids=["inside", "outside"])
+def test_both_are_made_once_and_follow_the_settings(options: ClusterOptions) -> None:
+    cluster = Policies(options)
+    for _ in range(2):
+        isolation.Isolation(cast("Cluster", cluster)).ensure()
+    assert [*cluster.there] == [isolation.NAME, isolation.OF_TRIALS] and cluster.changed == []
+    cluster.options = replace(options, gateways=("203.0.113.0/24",))
+    isolation.Isolation(cast("Cluster", cluster)).ensure()
+    assert cluster.changed == [isolation.NAME]
+    cluster.options = OPTIONS
+    isolation.Isolation(cast("Cluster", cluster)).ensure()
+    assert cluster.changed == [isolation.NAME]
+
+
+class Policies:
+    """A cluster that keeps policies as the API server does, which leaves empty lists out."""
+
+    def __init__(self, options: ClusterOptions) -> None:
+        self.options = options
+        self.there: dict[str, dict[str, Any]] = {}
+        self.changed: list[str] = []
+
+    def find(self, resource: str, name: str) -> dict[str, Any] | None:
+        return self.there.get(name)
+
+    def ensure(self, resource: str, manifest: Mapping[str, Any]) -> None:
+        spec = {key: value for key, value in manifest["spec"].items() if value != []}
+        self.there[manifest["metadata"]["name"]] = {**manifest, "spec": spec}
+
+    def patch(self, resource: str, name: str, change: Mapping[str, Any], kind: str) -> None:
+        self.changed.append(name)
+        self.there[name]["spec"] |= change["spec"]
 
 
 def test_a_gateway_outside_comes_from_the_addresses_that_the_settings_name() -> None:

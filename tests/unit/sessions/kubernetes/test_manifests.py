@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.catalog.model import Access
 from flows.core.settings import Settings
 from flows.services.doctor_cluster import judge_gpus
 from flows.sessions.kubernetes import home_pods, isolation, manifests, trial_pods
 from flows.sessions.kubernetes.home_pods import Mount
 from flows.sessions.kubernetes.refusals import Right, role
 from flows.sessions.model import HomeRef, Session, Volume
+from flows.sessions.trial import alone
 from tests.support.pods import OPTIONS, SESSION
 
 WITH_ALL = replace(
@@ -61,6 +63,9 @@ def test_pods_meet_the_restricted_level(session: Session) -> None:
     assert not_restricted(manifests.puller(session.image, "n1", OPTIONS)["spec"]) == []
     trial = trial_pods.pod(session, "ada.1", "n1", {"config": {"Cmd": ["launch"]}}, OPTIONS, Settings())
     assert not_restricted(trial["spec"]) == []
+    check = trial_pods.pod(alone(session.image, Access()), "image.1", "", {"config": {}}, OPTIONS, Settings())
+    assert not_restricted(check["spec"]) == [] and check["spec"]["automountServiceAccountToken"] is False
+    assert not [volume for volume in check["spec"]["volumes"] if "emptyDir" not in volume]
     beside = home_pods.pod(session, [Mount("live-0", "refit-home-ada", read_only=True)], "n1", OPTIONS)
     assert not_restricted(beside["spec"]) == []
 
