@@ -91,11 +91,14 @@ def test_a_session_lives_by_commands(running: Desk) -> None:
     ids=" ".join,
 )
 def test_what_is_not_there_yet_says_so_and_does_nothing(running: Desk, words: tuple[str, ...], tmp_path: Path) -> None:
+    if "snapshot" in words:  # it is there, unless the settings want none
+        running.write(snapshots="none")
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
     said = running.refit(*(word.format(key=f"{key}.pub") for word in words), code=1)
     assert "sessions on Kubernetes don't have that yet" in said and "Hint:" in said
     assert listed(running) == {NAME: "running"}
+    assert kubectl("get", "pvc", "-o", "name").split() == [f"persistentvolumeclaim/refit-home-{NAME}"]
 
 
 def test_the_doctor_knows_the_cluster(desk: Desk) -> None:

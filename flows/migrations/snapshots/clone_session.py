@@ -21,6 +21,7 @@ from flows.publishing.signatures import Publications
 from flows.sessions.homes.volumes import Wanted, is_own
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import PREFIX, Session, check_name
+from flows.sessions.podman_only import only_on_podman
 from flows.sessions.snapshots.model import Snapshot
 from flows.sessions.store import NameTaken
 
@@ -31,6 +32,8 @@ with lazily(globals()):
     from flows.migrations.switch_profile import of_profile
 
 logger = logging.getLogger("refit.migrations")
+
+_CLONES = "Clones of sessions"
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,9 @@ def clone(settings: Settings, name: str, wish: Wish, by: str, *, owner: str = ""
         NameTaken: there is a session of that name.
         RefitError: there is a home of that name, no such session, snapshot, profile or image, no room, or the home
             doesn't go together with the profile, or the profile doesn't pass its rehearsal on it: nothing is left;
-            or the new session doesn't start.
+            or the new session doesn't start. On Kubernetes, always, before a snapshot is taken for it.
     """
+    only_on_podman(settings, _CLONES)
     sessions = Sessions.open(settings)
     source = sessions.store.session(name)
     _check_free(sessions, wish.name)
@@ -108,6 +112,7 @@ def fetch(settings: Settings, name: str, wish: Wish) -> None:
     Raises:
         RefitError: there is no such session, profile or image, or the registry doesn't answer.
     """
+    only_on_podman(settings, _CLONES)
     sessions = Sessions.open(settings)
     sessions.engine.pull(_image(settings, sessions.store.session(name), wish))
 

@@ -11,15 +11,17 @@ import pytest
 
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
+from flows.core.settings.cluster import SessionEngine
 from flows.core.settings.policy import RolloutPolicy
 from flows.migrations.journal import Journal
 from flows.migrations.move_steps import State
 from flows.migrations.rehearsals.rehearsal import Rehearsal
 from flows.migrations.snapshots import clone_session, snapshot_actions
-from flows.migrations.snapshots.clone_session import Wish, clone, remove_killed
+from flows.migrations.snapshots.clone_session import Wish, clone, fetch, remove_killed
 from flows.publishing.checks import Finding
 from flows.sessions.model import IllegalName, Running, Session
 from flows.sessions.packages.store import PackageStore
+from flows.sessions.podman_only import NotOnKubernetes
 from flows.sessions.snapshots.model import Kind
 from flows.sessions.store import NameTaken, Store
 from tests.support.simulated.fleet import Fleet, fleet
@@ -70,6 +72,17 @@ def test_it_may_begin_with_a_snapshot(sessions: Fleet, ada: Session) -> None:
     with sessions.world.person():
         sessions.sessions.remove("ada2", purge=True)
     assert home(sessions, ada.name) and clone(sessions.settings, ada.name, Wish("ada2"), "ada")
+
+
+def test_where_sessions_run_on_kubernetes_it_refuses_before_a_snapshot_is_taken(sessions: Fleet, ada: Session) -> None:
+    settings = sessions.settings.model_copy(update={"engine": SessionEngine.kubernetes})
+    for call in (
+        lambda: clone(settings, ada.name, Wish("ada2"), "ada"),
+        lambda: fetch(settings, ada.name, Wish("ada2")),
+    ):
+        with pytest.raises(NotOnKubernetes, match="Clones of sessions"):
+            call()
+    assert not sessions.world.snapshots and not snapshot_actions.all_of(sessions.sessions, ada)
 
 
 def test_a_name_that_is_taken_or_cant_be_changes_nothing(sessions: Fleet, ada: Session) -> None:
