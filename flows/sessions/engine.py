@@ -25,6 +25,10 @@ class Engine(Protocol):
     at_once: int
     """How many sessions are moved at the same time at most: more would only make each of them wait longer."""
 
+    @property
+    def sshd(self) -> Sshd:
+        """The sshd of each session."""
+
     def containers(self, session: str = "") -> tuple[Container, ...]:
         """All containers that Refit made, or those of one session, lowest generation first."""
 
@@ -152,6 +156,40 @@ class Gpus(Protocol):
 
     def users(self, names: Collection[str], since: datetime) -> tuple[str, ...]:
         """Programs outside sessions that have begun to use one of these GPUs since then, in words."""
+
+
+class Sshd(Protocol):
+    """The sshd of each session, which reads the files of `Session.ssh_folder`. Every verb can be repeated."""
+
+    def check(self) -> None:
+        """Find out whether people may be let in by ssh where sessions run.
+
+        Raises:
+            RefitError: nothing keeps others from the sshd of a session.
+        """
+
+    def provide(self, session: Session) -> None:
+        """Let the sshd of a session, and those of its later generations, read the folder as it is now.
+
+        Raises:
+            RefitError: a session that runs hasn't got them in time.
+        """
+
+    def start(self, session: Session) -> None:
+        """Start it in the container of a session that runs without.
+
+        Raises:
+            RefitError: its image has none.
+        """
+
+    def end_logins(self, session: Session, good: Collection[str]) -> int:
+        """End the connections to it by other keys than those with these fingerprints; returns how many there were.
+
+        An engine that can't tell which key has opened a connection ends all of them.
+
+        Raises:
+            RefitError: nobody knows by which keys they came in.
+        """
 
 
 class Tokens(Protocol):

@@ -176,7 +176,7 @@ class Sessions(SessionAccess):
             self.ssh.forget(name)
             self.tokens.forget(name)
             if self._folder(name).exists():
-                command.run(["rm", "-rf", "--", self._folder(name)], root=True)
+                command.run(["rm", "-rf", "--", self._folder(name)], root=not self._settings.in_cluster)
             self.store.forget(name)
             self.gpus.keep(name, ())
             self.gateway.forget(name)

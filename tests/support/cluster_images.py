@@ -19,6 +19,7 @@ from pathlib import Path
 from flows.catalog.model import Access
 from flows.core.programs import command
 from tests.support.cluster import PROGRAMS, copy_image
+from tests.support.machine import ROOT
 from tests.support.tiny import tree
 from tests.support.variants import WAITS
 
@@ -28,10 +29,11 @@ _ANSWER = 'mkdir -p "/tmp/www$NB_PREFIX" && cd /tmp/www && : >".$NB_PREFIX/api" 
 _LEFT_OUT = re.compile(
     r"(^|/)(test|tests|idlelib|tkinter|ensurepip|lib2to3|turtledemo|site-packages|config-[^/]*)(/|$)"
 )
+_OF_LOGINS = ("/bin/bash", "/usr/sbin/sshd", "/usr/bin/sed", "/usr/bin/tr", "/usr/bin/env", "/usr/bin/readlink")
 _MORE_PROGRAMS = ("/bin/mktemp", "/usr/bin/env", "/bin/chown", "/bin/date", "/usr/bin/sha256sum", "/usr/bin/find")
 
 
-def push(name: str, before: str, folder: Path, *, late: bool = False, **more: str) -> str:
+def push(name: str, before: str, folder: Path, *, late: bool = False, ssh: bool = False, **more: str) -> str:
     """Push an image that runs `before`, shell text, and then answers on port 8000; returns its digest.
 
     Args:
@@ -39,6 +41,7 @@ def push(name: str, before: str, folder: Path, *, late: bool = False, **more: st
         before: it runs in the home.
         folder: for what is made on the way.
         late: its home may come late.
+        ssh: it has an sshd for sessions, as images of the catalog have.
         more: labels, `io.refit.` before their names.
     """
     access = LATE_SERVER if late else SERVER
@@ -47,7 +50,8 @@ def push(name: str, before: str, folder: Path, *, late: bool = False, **more: st
     config = {"Cmd": ["/bin/sh", "-c", script], "Env": ["PATH=/bin:/usr/bin"]}
     labels = {"io.refit.access": access.model_dump_json()}
     labels |= {f"io.refit.{label}": value for label, value in more.items()}
-    archive.write_bytes(_archive(name, (_python(), _layer_with("etc/word", f"{name}\n")), {**config, "Labels": labels}))
+    layers = (_python(), *([_sshd()] if ssh else []), _layer_with("etc/word", f"{name}\n"))
+    archive.write_bytes(_archive(name, layers, {**config, "Labels": labels}))
     return copy_image(f"docker-archive:{archive}", name, folder)
 
 
@@ -63,6 +67,13 @@ def _python() -> bytes:
         library = Path(sysconfig.get_path("stdlib"))
         archive.add(library, f"usr/lib/{library.name}", filter=_kept)
     return content.getvalue()
+
+
+@cache
+def _sshd() -> bytes:
+    """A layer with what logins by ssh need of an image, with the configuration of the catalog."""
+    configuration = (ROOT / "snippets/base/files/sshd_config").read_text(encoding="utf-8")
+    return tree(_OF_LOGINS, {"etc/ssh/session_config": configuration})
 
 
 def _layer_with(path: str, text: str) -> bytes:

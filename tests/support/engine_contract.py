@@ -134,6 +134,13 @@ class EngineContract:
             reopen()
             engine.allow_ingress(session.container)
 
+    def test_nobody_is_in_by_ssh_where_nobody_has_a_key(self, engine: Engine, session: Session) -> None:
+        engine.create(session)
+        for _ in range(2):
+            engine.sshd.provide(session)
+            assert engine.sshd.end_logins(session, ()) == 0
+            engine.start(session.container)
+
     def test_a_container_can_be_favoured_as_often_as_one_likes_running_or_not(
         self, engine: Engine, session: Session
     ) -> None:

@@ -18,11 +18,12 @@ from flows.core.waiting import rest
 from flows.migrations.rehearsals import checks
 from flows.publishing.checks import Finding
 from flows.sessions.activity import hook
+from flows.sessions.containers.sshd import START
 from flows.sessions.engine import Homes
 from flows.sessions.engines import trials
 from flows.sessions.model import Session
 from flows.sessions.packages.model import NoIndex, Outcome
-from flows.sessions.ssh.session_access import START, lets_in
+from flows.sessions.ssh.session_access import lets_in
 from flows.sessions.trial import QUICK, NoTrial, Trial
 
 STEADY_SECONDS = 1.0

@@ -25,7 +25,7 @@ from flows.core.programs.command import FOREIGN_OUTPUT, ProgramFailed
 from flows.core.programs.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import containers, tools
-from flows.sessions.containers import drift, ending, warm_start, weight
+from flows.sessions.containers import drift, ending, sshd, warm_start, weight
 from flows.sessions.containers.ingress import filter_input
 from flows.sessions.containers.networks import SessionNetworks
 from flows.sessions.containers.podman_options import create_options, prepare
@@ -71,9 +71,9 @@ class Podman:
     def __init__(self, settings: Settings) -> None:
         only_on_podman(settings, "Containers of Podman")
         self._settings, self._slots, self._networks = settings, warm_start.Slots(settings), SessionNetworks(settings)
-        self._firsts: dict[str, ProcessId] = {}
+        self.sshd = sshd.ContainerSshd(self)
+        self._firsts, self._favoured = dict[str, ProcessId](), dict[str, ProcessId]()
         self._dead: set[str] = set()
-        self._favoured: dict[str, ProcessId] = {}
         self._waiting: dict[str, _Waiting] = {}
         self._inspected: dict[str, tuple[ProcessId, Mapping[str, Any]]] = {}
 

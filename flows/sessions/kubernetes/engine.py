@@ -24,6 +24,7 @@ from flows.sessions.kubernetes.programs import output_of, talk
 from flows.sessions.kubernetes.pulls import Pulls
 from flows.sessions.kubernetes.records import SessionPod, Slot
 from flows.sessions.kubernetes.slots import Slots
+from flows.sessions.kubernetes.sshd import SlotSshd
 from flows.sessions.model import Container, Running, Session, session_of
 
 logger = logging.getLogger("refit.sessions")
@@ -61,6 +62,7 @@ class Kubernetes:
         self._cluster = Cluster(options)
         self._placement, self._isolation = Placement(self._cluster, options), Isolation(self._cluster)
         self._slots = Slots(self._cluster, self._placement)
+        self.sshd = SlotSshd(self._cluster, self._placement, self._slots, self._isolation)
         self._pulls = Pulls(self._cluster, lambda: {pod.node for pod in self._placement.pods() if pod.node})
 
     def containers(self, session: str = "", pods: Sequence[SessionPod] = ()) -> tuple[Container, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from flows.core.settings import Settings
 from flows.core.settings.cluster import Snapshots, Toleration
-from flows.sessions.kubernetes import resources
+from flows.sessions.kubernetes import resources, ssh_mounts
 from flows.sessions.model import HOME, Session, Volume
 
 SLOTS = ("a", "b")
@@ -181,7 +181,8 @@ def scripts_name(text: str) -> str:
 def pod(session: Session, options: ClusterOptions, script: str) -> dict[str, Any]:
     """The Pod of a session, with the image of this generation in both slots."""
     spec = pod_spec(session, options, script)
-    annotations = {SHAPE: shape(session, options, script), f"{PLACED}{SLOTS[0]}": str(session.generation)}
+    annotations = {SHAPE: shape(session, options, script), ssh_mounts.ACCOUNTS: ssh_mounts.accounts(session.uid)}
+    annotations[f"{PLACED}{SLOTS[0]}"] = str(session.generation)
     metadata = {
         "name": session.container,
         "namespace": options.namespace,
@@ -221,6 +222,7 @@ def pod_spec(session: Session, options: ClusterOptions, script: str) -> dict[str
             {"name": "slots", "emptyDir": {"medium": "Memory", "sizeLimit": _SLOT_ROOM}},
             {"name": "bin", "configMap": {"name": script, "defaultMode": 0o555}},
             {"name": "token", "secret": {"secretName": secret(session.name), "defaultMode": 0o440}},
+            *ssh_mounts.volumes(secret(session.name)),
             *(_claim(volume) for volume in session.volumes),
         ],
     }
@@ -241,7 +243,7 @@ def _slots(session: Session) -> Sequence[str]:
 
 
 def secret(session: str) -> str:
-    """The name of the Secret with a session's token."""
+    """The name of the Secret with a session's token, and with what its sshd reads."""
     return f"refit-token-{session}"
 
 
@@ -297,6 +299,7 @@ def _slot(slot: str, session: Session, options: ClusterOptions) -> dict[str, Any
         {"name": "slots", "mountPath": _SLOT_FILES},
         {"name": "bin", "mountPath": _TOOLS, "readOnly": True},
         {"name": "token", "mountPath": _TOKEN, "subPath": "token", "readOnly": True},
+        *ssh_mounts.MOUNTS,
         *(
             {"name": _volume_name(volume), "mountPath": volume.path, "readOnly": volume.read_only}
             for volume in session.volumes

@@ -15,7 +15,7 @@ _VERBS = {
     # A connection begins as a GET; from 1.35 on, `create` is asked for as well.
     "pods/exec": ("get", "create"),
     "pods/log": ("get",),
-    "secrets": ("get", "create", "delete"),
+    "secrets": ("get", "create", "patch", "delete"),
 }
 NEEDED = tuple(Right(resource, verb) for resource, verbs in _VERBS.items() for verb in verbs)
 BUDGET = Right(BUDGETS, "create", GROUPS[BUDGETS])

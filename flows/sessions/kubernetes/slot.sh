@@ -1,10 +1,11 @@
 #!/bin/sh
 # slot [run]: process 1 of a slot. It waits at its gate, runs what was written for it, and ends when that ends by itself.
-# slot run-next N start|warm GENERATION NUMBER sure|ask|BORN [wait] | open GENERATION NUMBER | stop SECONDS NUMBER | state | childless:
-# what Refit calls beside it, as the same user.
+# slot run-next N start|warm GENERATION NUMBER sure|ask|BORN [wait] | open GENERATION NUMBER | stop SECONDS NUMBER | state | childless |
+#     keys VERSION | sshd VERSION | hang-up: what Refit calls beside it, as the same user.
 set -u
 slot=/run/refit/slots/$REFIT_SLOT
 home=/run/refit/home/dev
+ssh=/run/refit/sshd
 umask 077
 
 # When process 1 was started: another time in each container that this slot has, whose files stay.
@@ -97,12 +98,66 @@ begin() { # generation number late program
 }
 
 let_home_in() {
-    mkdir -p $home && lead $home
+    mkdir -p $home && lead $home && serve_beside
 }
+
+# --- sshd -----------------------------------------------------------------------------------------------------------
+
+# The slots of a Pod have one network, so it begins when its slot gets the home: the other one has ended by then.
+serve_beside() {
+    [ ! -s $ssh/authorized_keys ] || serve </dev/null >/proc/1/fd/2 2>&1 &
+}
+
+listener() { # its process, if it runs
+    read -r pid <"$slot/sshd.pid" && read -r line <"/proc/$pid/stat" || return 0
+    case $line in *"(sshd)"*) echo "$pid" ;; esac
+} 2>/dev/null
+
+serve() { # with the variables of the program
+    [ -z "$(listener)" ] || return 0
+    if [ ! -x /usr/sbin/sshd ] || [ ! -r /etc/ssh/session_config ]; then echo "its image has no sshd for sessions" >&2; return 69; fi
+    /bin/sh "$slot/program" enter /bin/sh /run/refit/bin/slot serve
+}
+
+# Logins get what the session has, which sshd doesn't hand on by itself. It can't be told a value with a line break.
+variables() {
+    env -0 | sed -z -e '/^\(HOME\|USER\|LOGNAME\|SHELL\|TERM\|PWD\|OLDPWD\|SHLVL\|REFIT_SLOT\|REFIT_LATE\|_\)=/d' \
+        -e '/\n/d' -e 's/["\\]/\\&/g' -e 's/=/="/' -e 's/$/"/' | tr '\0' ' '
+}
+
+become_sshd() {
+    config=$slot/sshd_config.$$
+    { printf 'SetEnv %s\n' "$(variables)" && sed "s|/run/refit/ssh/|$ssh/|g" /etc/ssh/session_config; } >"$config" || exit 73
+    mv -f "$config" "$slot/sshd_config"
+    # The folder of a Secret has the modes of one that everybody may write to; its mount is read-only, as sshd can't see.
+    set -- -o StrictModes=no -o "PidFile=$slot/sshd.pid"
+    [ ! -s $ssh/host_key-cert.pub ] || set -- "$@" -o HostCertificate=$ssh/host_key-cert.pub
+    exec /usr/sbin/sshd -f "$slot/sshd_config" "$@" -E /proc/1/fd/2
+}
+
+await_keys() { # until kubelet has brought this version
+    tries=9000
+    until [ "$(cat $ssh/version 2>/dev/null)" = "$1" ]; do
+        tries=$((tries - 1)); [ $tries -gt 0 ] || { echo "its keys do not come" >&2; exit 75; }
+        sleep 0.01
+    done
+}
+
+hang_up() { # all of its connections; how many
+    main=$(listener) ended=0
+    for stat in /proc/[0-9]*/stat; do
+        read -r line 2>/dev/null <"$stat" || continue
+        case $line in *"(sshd)"* | *"(sshd-session)"* | *"(sshd-auth)"*) ;; *) continue ;; esac
+        [ "${line%% *}" = "$main" ] || { kill -KILL "${line%% *}" 2>/dev/null && ended=$((ended + 1)); }
+    done
+    echo $ended
+}
+
+# --- Process 1 ------------------------------------------------------------------------------------------------------
 
 run() {
     mkdir -p "$slot/leases"
-    rm -f "$slot/gate" "$slot/running" "$slot/begun" "$slot/stopping" "$slot/restarted" "$slot"/program.*
+    rm -f "$slot/gate" "$slot/running" "$slot/begun" "$slot/stopping" "$slot/restarted" "$slot/sshd.pid" "$slot"/program.*
     # `told`: kubelet was told to replace the last container. On a disk: a node that is started again has it still.
     [ ! -e /home/.begun ] || [ -e /home/.told ] || : >"$slot/restarted"
     rm -f /home/.told
@@ -160,12 +215,15 @@ await() { # until what begins here waits for nothing but its home
 }
 
 childless() { # whether nothing runs but the program itself, and what was let in beside it
-    seen=$(others) programs=0
+    seen=$(others) programs=0 main=$(listener)
     # shellcheck disable=SC2086 # pairs of a process and its parent
     set -- $seen
     while [ $# -gt 0 ]; do
-        [ "$2" -le 1 ] || return 1
-        programs=$((programs + $2)); shift 2
+        if [ "$1" != "$main" ]; then
+            [ "$2" -le 1 ] || return 1
+            programs=$((programs + $2))
+        fi
+        shift 2
     done
     [ $programs -eq 1 ]
 }
@@ -195,5 +253,12 @@ open)
 stop) stop "$1" "$2" ;;
 state) [ ! -s "$slot/begun" ] || cat "$slot/running" 2>/dev/null || true ;;
 childless) childless ;;
+keys) await_keys "$1" ;;
+sshd)
+    await_keys "$1"
+    [ ! -s $ssh/authorized_keys ] || [ "$(readlink /home/dev)" != $home ] || serve
+    ;;
+serve) become_sshd ;;
+hang-up) hang_up ;;
 *) echo "slot: unknown: $verb" >&2; exit 64 ;;
 esac

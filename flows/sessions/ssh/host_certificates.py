@@ -69,12 +69,13 @@ class HostCertificates:
             return
         key, draft = self._key(), folder / "draft.pub"
         call: list[str | Path] = ["ssh-keygen", "-q", "-s", key, "-I", f"refit-{name}", "-h", "-n", host_name(name)]
+        root = not self._settings.in_cluster
         with one_at_a_time(key.with_name("lock")):
-            command.run(["install", "-m", "0644", public, draft], root=True)
-            command.run([*call, "-V", f"-{_BEHIND}d:+{DAYS}d", draft], root=True)
-            command.run(["chmod", "--", "0644", folder / "draft-cert.pub"], root=True)
-            command.run(["mv", "-T", "--", folder / "draft-cert.pub", certificate], root=True)
-            command.run(["rm", "-f", "--", draft], root=True)
+            command.run(["install", "-m", "0644", public, draft], root=root)
+            command.run([*call, "-V", f"-{_BEHIND}d:+{DAYS}d", draft], root=root)
+            command.run(["chmod", "--", "0644", folder / "draft-cert.pub"], root=root)
+            command.run(["mv", "-T", "--", folder / "draft-cert.pub", certificate], root=root)
+            command.run(["rm", "-f", "--", draft], root=root)
 
     def _key(self) -> Path:
         folder = self._settings.folder("services", "jump", "authority")

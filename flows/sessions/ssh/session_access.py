@@ -1,8 +1,9 @@
 """Ssh into sessions: who may come in, how a session is known to be the same one again, and where it listens now.
 
 All of it lies in the session's folder on the host, where neither an image nor what happens in the home reaches it. The
-files of sshd are in `ssh`, which containers see read-only; those that only Refit needs lie beside it. A session gets
-its host key, and a port of the forwarder, with its first key, and keeps both until it is removed.
+files of sshd are in `ssh`, which containers see read-only, as the engine brings it to them (`engine.Sshd`); those that
+only Refit needs lie beside it. A session gets its host key, and a port of the forwarder, with its first key, and keeps
+both until it is removed.
 """
 
 from __future__ import annotations
@@ -21,15 +22,12 @@ from flows.core.settings import Settings
 from flows.core.waiting import retry
 from flows.sessions.engine import Engine
 from flows.sessions.model import SSH_PORT, USER, Session, check_name
-from flows.sessions.podman_only import only_on_podman
 from flows.sessions.ssh import host_certificates
 from flows.sessions.ssh.forwarder import Forwarder
 from flows.sessions.ssh.host_certificates import HostCertificates
 from flows.sessions.ssh.keys import PublicKey, read_keys
 from flows.sessions.store import Exhausted
 
-# Every image's entry point; called again, it starts sshd if there are keys and none runs.
-START = "/usr/local/bin/start-session"
 # The only use of the probe's key: a program inside sshd, that ends at once. A shell would read what is in the home.
 PROBE_MAY = 'restrict,command="internal-sftp -R"'
 AUTHORIZED = "authorized_keys"
@@ -47,10 +45,12 @@ def lets_in(folder: Path) -> bool:
 
 
 class Ssh:
-    """The way into the sessions of this machine by ssh."""
+    """The way into sessions by ssh."""
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self._settings, self._engine = settings, engine
+        # Containers of this machine see its files; where an engine brings them elsewhere, they are Refit's own.
+        self._root = not settings.in_cluster
         self.forwarder, self.certificates = Forwarder(settings), HostCertificates(settings)
 
     def folder(self, name: str) -> Path:
@@ -59,11 +59,11 @@ class Ssh:
 
     def prepare(self, session: Session) -> None:
         """See to it that there is a folder for the container to see, if only an empty one."""
-        if not self._settings.in_cluster and not session.ssh_folder.exists():
-            command.run(["install", "-d", "-m", "0711", session.ssh_folder.parent], root=True)
-            command.run(["install", "-d", "-m", "0755", session.ssh_folder], root=True)
+        if self._root:
+            self._make_folder(session)
         if lets_in(session.ssh_folder):
             self.certificates.sign(session.name, session.ssh_folder)
+            self._engine.sshd.provide(session)
 
     def keys(self, name: str) -> tuple[PublicKey, ...]:
         """The keys that were given to this session alone, whosever they are."""
@@ -95,21 +95,24 @@ class Ssh:
         return read_keys(own, str(file)) if own else (), read_keys(people, str(file)) if people else ()
 
     def _let_in(self, session: Session, own: Sequence[PublicKey], people: Sequence[PublicKey]) -> None:
-        if self._settings.in_cluster and not (own or people):
+        if not (own or people or session.ssh_folder.exists()):
             return
-        only_on_podman(self._settings, "Ssh into sessions")
-        self.prepare(session)
+        if own or people:
+            self._engine.sshd.check()
+        self._make_folder(session)
         if own or people:
             self._make_key(session.ssh_folder / "host_key", session.uid)
             self._make_key(self._probe_key(session.name), 0)
             probe = f"{PROBE_MAY} {self._public(self._probe_key(session.name))}\n"
-            _write(session.ssh_folder / "probe", probe)
+            self._write(session.ssh_folder / "probe", probe)
             host = self._public(session.ssh_folder / "host_key")
-            _write(self._known_hosts(session.name), f"{_alias(session.name)} {host}\n")
+            self._write(self._known_hosts(session.name), f"{_alias(session.name)} {host}\n")
             self.certificates.sign(session.name, session.ssh_folder)
             self._choose_port(session.name)
         lines = [*(f"{key}\n" for key in own), *((_PEOPLE, *(f"{key}\n" for key in people)) if people else ())]
-        _write(self.folder(session.name) / AUTHORIZED, "".join(lines))
+        self._write(self.folder(session.name) / AUTHORIZED, "".join(lines))
+        if lines or self.host_key(session.name):
+            self._engine.sshd.provide(session)
         self.forwarder.listen(self._ports().values())
 
     def addresses(self) -> dict[str, str]:
@@ -139,7 +142,7 @@ class Ssh:
             RefitError: its image has none.
         """
         if lets_in(session.ssh_folder):
-            self._engine.execute(session.container, [START])
+            self._engine.sshd.start(session)
             self.present(session, session.container)
             self.open(session)
 
@@ -170,7 +173,7 @@ class Ssh:
         """Give a session's port back."""
         ports = self._ports()
         if (port := ports.pop(name, None)) is not None:
-            command.run(["rm", "-f", "--", self._port_file(name)], root=True)
+            command.run(["rm", "-f", "--", self._port_file(name)], root=self._root)
             self.forwarder.point(port, "")
             self.forwarder.listen(ports.values())
 
@@ -187,7 +190,7 @@ class Ssh:
         alone = {"IdentitiesOnly": "yes", "IdentityAgent": "none", "BatchMode": "yes", "ControlPath": "none"}
         options = _options({**self.options(session.name), **own, **alone})
         call = ["ssh", "-F", "none", "-T", *options, "-s", _alias(session.name), "sftp"]
-        log_in = partial(command.run, call, root=True, limit=LOGIN_SECONDS)
+        log_in = partial(command.run, call, root=self._root, limit=LOGIN_SECONDS)
         try:  # it starts beside the IDE, not before it
             retry(log_in, ProgramFailed, seconds=LOGIN_SECONDS, pause=_POLL_SECONDS)
         except ProgramFailed as error:
@@ -245,7 +248,7 @@ class Ssh:
             span = self._settings.ssh_ports
             for port in range(span.first, span.last + 1):
                 if port not in taken.values() and _is_free(port):
-                    _write(self._port_file(name), f"{port}\n")
+                    self._write(self._port_file(name), f"{port}\n")
                     return
         raise Exhausted("loopback port for ssh", span, "ssh_ports")
 
@@ -254,19 +257,31 @@ class Ssh:
         files = self._settings.folder("sessions").glob("*/ssh-port")
         return {file.parent.name: int(file.read_text(encoding="ascii")) for file in files}
 
+    def _make_folder(self, session: Session) -> None:
+        if not session.ssh_folder.exists():
+            command.run(["install", "-d", "-m", "0711", session.ssh_folder.parent], root=self._root)
+            command.run(["install", "-d", "-m", "0755", session.ssh_folder], root=self._root)
+
     def _make_key(self, file: Path, owner: int) -> None:
         """Make a pair of keys, unless it is there; the private one gets its name when it is its owner's alone."""
         if file.exists():
             return
         draft = file.with_name(f"{file.name}.new")
         public, comment = f"{draft}.pub", f"refit-{file.stem}"
-        command.run(["rm", "-f", "--", draft, public], root=True)
-        command.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", draft], root=True)
-        command.run(["chmod", "--", "0644", public], root=True)
-        command.run(["chmod", "--", "0400", draft], root=True)
-        command.run(["chown", "--", f"{owner}:0", draft], root=True)
-        command.run(["mv", "-T", "--", public, f"{file}.pub"], root=True)
-        command.run(["mv", "-T", "--", draft, file], root=True)
+        command.run(["rm", "-f", "--", draft, public], root=self._root)
+        command.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", draft], root=self._root)
+        command.run(["chmod", "--", "0644", public], root=self._root)
+        command.run(["chmod", "--", "0400", draft], root=self._root)
+        if self._root:
+            command.run(["chown", "--", f"{owner}:0", draft], root=True)
+        command.run(["mv", "-T", "--", public, f"{file}.pub"], root=self._root)
+        command.run(["mv", "-T", "--", draft, file], root=self._root)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write a file that everybody may read and its owner alone may change, whole or not at all."""
+        draft = path.with_name(f"{path.name}.new")
+        command.run(["install", "-m", "0644", "/dev/stdin", draft], root=self._root, stdin=text)
+        command.run(["mv", "-T", "--", draft, path], root=self._root)
 
     def _public(self, key: Path) -> str:
         return Path(f"{key}.pub").read_text(encoding="ascii").strip()
@@ -295,13 +310,6 @@ def _quoted(path: Path) -> str:
 
 def _options(options: dict[str, str]) -> list[str]:
     return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file that everybody may read and root alone may change, whole or not at all."""
-    draft = path.with_name(f"{path.name}.new")
-    command.run(["install", "-m", "0644", "/dev/stdin", draft], root=True, stdin=text)
-    command.run(["mv", "-T", "--", draft, path], root=True)
 
 
 def _is_free(port: int) -> bool:

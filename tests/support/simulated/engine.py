@@ -21,6 +21,7 @@ from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, HomeRef, Running, Session, Volume, check_name, session_of
 from flows.sessions.store import Store
+from tests.support.simulated.sshd import SimulatedSshd
 from tests.support.simulated.world import Box, Content, World, differing, nothing_at_work, somebody_at_work
 
 
@@ -29,6 +30,7 @@ class SimulatedEngine:
 
     on_this_machine = True
     at_once = 600
+    sshd = SimulatedSshd()
 
     def __init__(self, world: World) -> None:
         self._world = world

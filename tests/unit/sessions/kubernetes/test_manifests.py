@@ -17,7 +17,7 @@ import yaml
 from flows.catalog.model import Access
 from flows.core.settings import Settings
 from flows.services.doctor_cluster import judge_gpus
-from flows.sessions.kubernetes import home_pods, isolation, manifests, trial_pods
+from flows.sessions.kubernetes import home_pods, isolation, manifests, ssh_mounts, trial_pods
 from flows.sessions.kubernetes.home_pods import Mount
 from flows.sessions.kubernetes.refusals import Right, role
 from flows.sessions.model import HomeRef, Session, Volume
@@ -165,6 +165,18 @@ def test_no_secret_is_in_what_everybody_in_the_namespace_may_read() -> None:
     told = json.dumps([manifests.pod(SESSION, OPTIONS, "s"), manifests.record(SESSION, OPTIONS)])
     assert "stringData" not in told
     assert manifests.token(SESSION, OPTIONS, "geheim")["stringData"] == {"token": "geheim"}
+
+
+def test_a_session_has_its_user_by_name_and_sees_its_keys_but_not_where_images_would_begin_an_sshd() -> None:
+    pod = manifests.pod(SESSION, OPTIONS, "s")
+    accounts = pod["metadata"]["annotations"][ssh_mounts.ACCOUNTS]
+    assert f"dev:*:{SESSION.uid}:0::/home/dev:/bin/bash" in accounts.splitlines()
+    (keys,) = (volume for volume in pod["spec"]["volumes"] if volume["name"] == "ssh")
+    assert keys["secret"]["optional"] and keys["secret"]["defaultMode"] & 0o007 == 0
+    assert "token" not in {item["key"] for item in keys["secret"]["items"]}
+    for container in pod["spec"]["containers"]:
+        (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "ssh")
+        assert mount["readOnly"] and "subPath" not in mount and mount["mountPath"] != "/run/refit/ssh"
 
 
 def test_a_trial_makes_a_token_of_its_own_without_the_end_of_a_line(tmp_path: Path) -> None:

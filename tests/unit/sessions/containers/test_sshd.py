@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flows.jump import direct
+from flows.sessions.containers import sshd
 from tests.support.person_keys import ADAS, BOBS
 
 LINE = "Accepted publickey for dev from 10.88.0.1 port {} ssh2: ED25519 {}\n"
@@ -10,9 +10,9 @@ LINE = "Accepted publickey for dev from 10.88.0.1 port {} ssh2: ED25519 {}\n"
 
 def test_connections_of_keys_that_arent_good_and_of_nobody_are_over() -> None:
     log = LINE.format(1001, ADAS.fingerprint) + "anything\n" + LINE.format(1002, BOBS.fingerprint)
-    assert direct.over((1001, 1002, 1003), direct.keys_by_port(log), {ADAS.fingerprint}) == {1002, 1003}
+    assert sshd.over((1001, 1002, 1003), sshd.keys_by_port(log), {ADAS.fingerprint}) == {1002, 1003}
 
 
 def test_a_line_that_a_guest_has_added_keeps_nobody_in() -> None:
     log = LINE.format(1002, BOBS.fingerprint) + LINE.format(1002, ADAS.fingerprint)
-    assert direct.over((1002,), direct.keys_by_port(log), {ADAS.fingerprint}) == {1002}
+    assert sshd.over((1002,), sshd.keys_by_port(log), {ADAS.fingerprint}) == {1002}

@@ -1,0 +1,163 @@
+"""The sshd of a slot, in namespaces as a Pod has them: real logins, whenever the keys and the home come."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.core.programs import command
+from flows.sessions.kubernetes import manifests, ssh_mounts
+from flows.sessions.model import SSH_PORT, USER
+from tests.support.machine import ROOT
+from tests.support.pods import SESSION
+from tests.support.waiting import PATIENCE, wait_until
+
+_SCRIPT = ROOT / "flows/sessions/kubernetes/slot.sh"
+# Nobody's, but for this test.
+_UID = 399124
+_AS_USER = ("setpriv", f"--reuid={_UID}", f"--regid={_UID}", "--clear-groups")
+_SESSION = replace(SESSION, uid=_UID, environment={"COLOUR": "light blue"})
+_PROGRAM = manifests.program(_SESSION, ["sleep", "600"])
+_NO_SSHD = 69
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A slot that runs, what its Secret has, and the key of a person."""
+
+    first: int
+    secret: Path
+    key: Path
+
+    def slot(self, *words: str, stdin: str = "") -> str:
+        """Call its script as an exec does; returns its output."""
+        call = [*self._entered("pid", "mount", "net"), "env", "REFIT_SLOT=a", *_AS_USER]
+        whole = [*call, "sh", "/run/refit/bin/slot", *words]
+        return subprocess.run(whole, check=True, text=True, input=stdin, capture_output=True, timeout=60).stdout
+
+    def begin(self, verb: str = "start") -> None:
+        self.slot("run-next", str(len(_PROGRAM)), verb, "1", "1", "ask", stdin=_PROGRAM)
+
+    def let_in(self, version: str) -> None:
+        """Bring the keys, as kubelet does."""
+        (self.secret / "authorized_keys").write_text(self.key.with_suffix(".pub").read_text())
+        (self.secret / "version").write_text(version)
+
+    def call(self, text: str) -> list[str]:
+        options = ("BatchMode=yes", "IdentityAgent=none", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
+        words = [word for option in options for word in ("-o", option)]
+        to = ["-q", "-F", "none", "-i", str(self.key), "-p", str(SSH_PORT), f"{USER}@127.0.0.1", text]
+        return [*self._entered("net"), "ssh", *words, *to]
+
+    def says(self, text: str) -> str:
+        """The output of a login; empty: it wasn't let in."""
+        return subprocess.run(self.call(text), check=False, text=True, capture_output=True, timeout=60).stdout.strip()
+
+    def _entered(self, *spaces: str) -> list[str]:
+        return ["nsenter", f"--target={self.first}", *(f"--{space}" for space in spaces)]
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[Pod]:
+    tmp_path.chmod(0o755)
+    secret, key, log = tmp_path / "secret", tmp_path / "id", tmp_path / "log"
+    secret.mkdir(mode=0o777)
+    secret.chmod(0o1777)  # as kubelet makes it
+    for file in (key, secret / "host_key"):
+        command.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file])
+    os.chown(secret / "host_key", 0, _UID)
+    (secret / "host_key").chmod(0o440)
+    for name, text in {"authorized_keys": "", "probe": "", "version": "none"}.items():
+        (secret / name).write_text(text)
+    (tmp_path / "passwd").write_text(ssh_mounts.accounts(_UID))
+    for folder in ("etc", "bin"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "etc" / "session_config").write_text((ROOT / "snippets/base/files/sshd_config").read_text())
+    (tmp_path / "bin" / "slot").write_text(_SCRIPT.read_text())
+    setup = (
+        "ip link set lo up; for at in /home /run; do mount -t tmpfs -o mode=1777 none $at; done; "
+        "install -d -m 1777 /run/refit /run/refit/home; mkdir /run/refit/sshd /run/refit/bin; "
+        f"mount --bind {tmp_path}/passwd /etc/passwd; mount --bind {tmp_path}/etc /etc/ssh; "
+        f"mount --bind {secret} /run/refit/sshd; mount --bind {tmp_path}/bin /run/refit/bin; "
+        f"export REFIT_SLOT=a; exec {' '.join(_AS_USER)} sh /run/refit/bin/slot run"
+    )
+    spaces = ("unshare", "--pid", "--fork", "--mount", "--net", "--mount-proc", "--kill-child")
+    with log.open("w") as said:
+        os.fchown(said.fileno(), _UID, 0)  # as runtimes do
+        process = subprocess.Popen([*spaces, "sh", "-c", setup], stdout=said, stderr=said)
+    try:
+        wait_until(lambda: bool(psutil.Process(process.pid).children()))
+        first = psutil.Process(process.pid).children()[0].pid
+        gate = Path(f"/proc/{first}/root/run/refit/slots/a/gate")
+        wait_until(gate.is_fifo)
+        yield Pod(first, secret, key)
+    except BaseException:
+        print(log.read_text())
+        raise
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_people_come_in_with_the_variables_of_the_session_as_often_as_it_begins(pod: Pod) -> None:
+    pod.let_in("1")
+    for _ in range(2):
+        pod.begin()
+        wait_until(
+            lambda: pod.says('echo "$COLOUR $REFIT_SESSION:$REFIT_SLOT" in $(id -un)') == f"light blue ada: in {USER}"
+        )
+        wait_until(lambda: _is_childless(pod))
+        pod.slot("stop", "1", "1")
+        assert not pod.says("echo in")
+
+
+def test_it_begins_when_the_home_comes(pod: Pod) -> None:
+    pod.let_in("1")
+    pod.begin("warm")
+    pod.slot("sshd", "1")
+    assert not pod.says("echo in")
+    pod.slot("open", "1", "1")
+    wait_until(lambda: pod.says("pwd -P") == "/run/refit/home/dev")
+
+
+def test_keys_that_come_and_go_count_at_once_and_connections_end(pod: Pod) -> None:
+    pod.begin()
+    pod.slot("sshd", "none")
+    assert not pod.says("echo in")
+    pod.let_in("1")
+    pod.slot("sshd", "1")
+    wait_until(lambda: pod.says("echo in") == "in")
+    with subprocess.Popen(pod.call("echo in; exec sleep 600"), stdout=subprocess.PIPE) as stays:
+        assert stays.stdout and stays.stdout.readline() == b"in\n"
+        assert not _is_childless(pod)
+        (pod.secret / "authorized_keys").write_text("")
+        (pod.secret / "version").write_text("2")
+        pod.slot("keys", "2")
+        assert not pod.says("echo in") and stays.poll() is None
+        assert int(pod.slot("hang-up")) >= 1
+        assert stays.wait(60 * PATIENCE) != 0
+    pod.let_in("3")
+    assert pod.says("echo in") == "in"
+
+
+def test_an_image_without_sshd_says_so(pod: Pod) -> None:
+    (pod.secret.parent / "etc" / "session_config").unlink()
+    pod.begin()
+    pod.let_in("1")
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        pod.slot("sshd", "1")
+    assert refused.value.returncode == _NO_SSHD
+
+
+def _is_childless(pod: Pod) -> bool:
+    try:
+        pod.slot("childless")
+    except subprocess.CalledProcessError:
+        return False
+    return True

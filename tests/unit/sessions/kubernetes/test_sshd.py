@@ -1,0 +1,188 @@
+"""The sshd of a session's slots: what its Secret has, whom it tells, and what is refused before anything happens."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.core.settings.cluster import ClusterSettings, SessionEngine
+from flows.sessions.engine import Engine
+from flows.sessions.kubernetes import manifests, ssh_mounts
+from flows.sessions.kubernetes.cluster import Cluster, ProgramEnded
+from flows.sessions.kubernetes.isolation import Isolation
+from flows.sessions.kubernetes.placement import Placement
+from flows.sessions.kubernetes.records import SessionPod, Slot
+from flows.sessions.kubernetes.slots import Slots
+from flows.sessions.kubernetes.sshd import SlotSshd
+from flows.sessions.model import Session
+from flows.sessions.ssh.keys import read_keys
+from flows.sessions.ssh.session_access import Ssh
+from tests.support.pods import OPTIONS, SESSION
+from tests.support.waiting import free_span
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGPxTeBnBYYPqTA2LkyOB+Xb2DHl5s8GFQBlVKnxmCHy ada@home"
+OUTSIDE = replace(OPTIONS, gateways=("192.0.2.0/28",))
+
+
+class Server:
+    """An API server with one Secret and one Pod, in whose slot `a` the session runs."""
+
+    def __init__(self, options: manifests.ClusterOptions = OUTSIDE) -> None:
+        self.options = options
+        self.secret: dict[str, str] = {"token": "dG9rZW4="}
+        self.calls: list[tuple[str, ...]] = []
+        self.told: list[Mapping[str, str | None]] = []
+        self.policies, self.code = 0, 0
+        running, sleeping = (Slot(name, number, opened=number) for name, number in (("a", 2), ("b", 0)))
+        self.slots = (running, sleeping)
+
+    @property
+    def sshd(self) -> SlotSshd:
+        placement, isolation = SimpleNamespace(pods=self.pods), SimpleNamespace(ensure=self.ensure)
+        slots = SimpleNamespace(call=self.call, annotate=self.annotate)
+        return SlotSshd(
+            cast("Cluster", self), cast("Placement", placement), cast("Slots", slots), cast("Isolation", isolation)
+        )
+
+    def find(self, resource: str, name: str) -> dict[str, Any]:
+        assert (resource, name) == ("secrets", "refit-token-ada")
+        return {"data": dict(self.secret)}
+
+    def patch(self, resource: str, name: str, change: Mapping[str, Any], kind: str) -> None:
+        assert (resource, name, kind) == ("secrets", "refit-token-ada", "merge")
+        for key, value in change["data"].items():
+            self.secret.pop(key, None)
+            self.secret |= {} if value is None else {key: value}
+
+    def pods(self, session: str) -> tuple[SessionPod, ...]:
+        assert session == "ada"
+        here = SessionPod(
+            "refit-ada-1", "ada", "7", "", "", "n1", "10.0.0.9", ending=False, over=False, slots=self.slots
+        )
+        return here, replace(here, name="refit-ada-0", ending=True)
+
+    def ensure(self) -> None:
+        self.policies += 1
+
+    def call(self, pod: str, slot: str, *words: str, limit: float) -> bytes:
+        self.calls.append((pod, slot, *words))
+        if self.code:
+            raise ProgramEnded("It doesn't.", why="", code=self.code)
+        return b"3\n" if words[0] == "hang-up" else b""
+
+    def annotate(self, pod: str, annotations: Mapping[str, str | None]) -> None:
+        assert pod == "refit-ada-1"
+        self.told.append(annotations)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return replace(SESSION, token_file=tmp_path / "refit" / "sessions" / "ada" / "token")
+
+
+def bring(session: Session, **files: str) -> None:
+    session.ssh_folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (session.ssh_folder / name).write_text(text)
+
+
+def test_the_files_come_into_the_secret_and_kubelet_is_told_of_them_once(session: Session) -> None:
+    server = Server()
+    server.sshd.provide(session)
+    assert not server.told and not server.calls and server.policies == 0
+    bring(session, authorized_keys=KEY, host_key="private", probe="probe")
+    server.sshd.provide(session)
+    has = {key: base64.b64decode(value).decode() for key, value in server.secret.items()}
+    version = has.pop(ssh_mounts.VERSION)
+    assert has == {"token": "token", "authorized_keys": KEY, "host_key": "private", "probe": "probe"}
+    assert server.told == [{ssh_mounts.TOLD: version}] and server.policies == 1
+    assert server.calls == [("refit-ada-1", "a", "keys", version)]
+    server.sshd.provide(session)
+    assert len(server.told) == len(server.calls) == 1
+
+
+def test_a_key_that_goes_is_another_version_and_the_token_stays(session: Session) -> None:
+    server = Server()
+    bring(session, authorized_keys=KEY, host_key="private")
+    server.sshd.provide(session)
+    before = server.secret[ssh_mounts.VERSION]
+    bring(session, authorized_keys="")
+    (session.ssh_folder / "host_key").unlink()
+    server.sshd.provide(session)
+    assert server.secret.keys() == {"token", "authorized_keys", ssh_mounts.VERSION}
+    assert server.secret["authorized_keys"] == "" and server.secret[ssh_mounts.VERSION] != before
+
+
+def test_a_version_says_nothing_of_the_private_key(session: Session) -> None:
+    versions = set[str]()
+    for private in ("one", "two"):
+        server = Server()
+        bring(session, authorized_keys=KEY, host_key=private)
+        server.sshd.provide(session)
+        versions.add(server.secret[ssh_mounts.VERSION])
+    assert len(versions) == 1
+
+
+def test_it_begins_where_the_session_runs_and_not_where_its_home_is_awaited(session: Session) -> None:
+    server = Server()
+    bring(session, authorized_keys=KEY)
+    server.sshd.start(session)
+    assert [call[:3] for call in server.calls] == [("refit-ada-1", "a", "sshd")]
+    assert server.sshd.end_logins(session, ()) == 3
+    server.slots = (server.slots[1], replace(server.slots[0], late=True))
+    server.calls.clear()
+    server.sshd.start(session)
+    assert server.calls == [] and server.sshd.end_logins(session, ()) == 0
+
+
+@pytest.mark.parametrize(("code", "why"), [(69, "has no sshd"), (64, "knew no ssh")])
+def test_an_image_or_a_pod_that_lets_nobody_in_is_told(session: Session, code: int, why: str) -> None:
+    server = Server()
+    server.code = code
+    bring(session, authorized_keys=KEY)
+    with pytest.raises(RefitError, match="Nobody can come into the session 'ada' by ssh") as refused:
+        server.sshd.start(session)
+    assert why in refused.value.why
+
+
+def test_another_failure_stays_what_it_is(session: Session) -> None:
+    server = Server()
+    server.code = 75
+    bring(session, authorized_keys=KEY)
+    with pytest.raises(ProgramEnded):
+        server.sshd.start(session)
+
+
+def test_keys_that_are_refused_change_nothing(session: Session, tmp_path: Path) -> None:
+    cluster = ClusterSettings(namespace="refit")
+    settings = Settings(
+        home=tmp_path / "refit", engine=SessionEngine.kubernetes, kubernetes=cluster, ssh_ports=free_span()
+    )
+    ssh = Ssh(settings, cast("Engine", SimpleNamespace(sshd=Server(OPTIONS).sshd)))
+    with pytest.raises(RefitError, match="by ssh") as refused:
+        ssh.authorize(session, read_keys(KEY, "mine"))
+    assert "gateway_addresses" in refused.value.hint
+    assert ssh.keys("ada") == () and not session.ssh_folder.exists()
+    ssh.authorize(session, ())
+
+
+def test_keys_are_refits_own_files_and_come_into_the_secret(session: Session, tmp_path: Path) -> None:
+    cluster = ClusterSettings(namespace="refit")
+    settings = Settings(
+        home=tmp_path / "refit", engine=SessionEngine.kubernetes, kubernetes=cluster, ssh_ports=free_span()
+    )
+    server = Server()
+    ssh = Ssh(settings, cast("Engine", SimpleNamespace(sshd=server.sshd)))
+    ssh.authorize(session, read_keys(KEY, "mine"))
+    assert {*ssh_mounts.FILES, ssh_mounts.VERSION, "token"} == server.secret.keys()
+    assert (session.ssh_folder / "host_key").stat().st_mode & 0o777 == 0o400
+    ssh.authorize(session, ())
+    assert server.secret["authorized_keys"] == "" and len(server.told) == 2
