@@ -55,7 +55,9 @@ def check(scene: Scene, home: object) -> None:
     assert scene.sessions.homes.drafts() == () and not folder_of(scene.sessions.homes.home_of("ada2")).exists()
 
 
-@pytest.mark.parametrize("left", [100_000_000, 0], ids=["little room", "no byte"])
+@pytest.mark.parametrize(
+    "left", [pytest.param(100_000_000, id="little room", marks=pytest.mark.long), pytest.param(0, id="no byte")]
+)
 def test_what_needs_room_is_refused_and_what_needs_none_is_done(scene: Scene, left: int) -> None:
     home = manifest(scene.sessions.store.session(NAME).home)
     fill(Pool(scene.settings), left)

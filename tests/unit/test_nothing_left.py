@@ -13,7 +13,7 @@ import pytest
 from tests.support import cluster
 from tests.support.guard import GUARDED, _has
 from tests.support.machine import ROOT
-from tests.support.waiting import wait_until
+from tests.support.waiting import some_long, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,10 @@ def left(mark: str) -> list[int]:
     return results
 
 
-@pytest.mark.parametrize("words", [("build",), ("lock",), ("prune",), ("nightly",), ("serve",), ("queue", "list")])
+COMMANDS = [("build",), ("lock",), ("prune",), ("nightly",), ("serve",), ("queue", "list")]
+
+
+@pytest.mark.parametrize("words", some_long(COMMANDS, short=(("build",), ("queue", "list"))))
 def test_a_command_without_a_server_says_refit_up_and_leaves_no_process(tmp_path: Path, words: tuple[str, ...]) -> None:
     environment = {**SHELL, "REFIT_HOME": str(tmp_path), "REFIT_PREFECT_PORT": "9", "REFIT_REGISTRY_PORT": "9"}
     done = subprocess.run([REFIT, *words], env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
@@ -53,7 +56,7 @@ def test_a_flow_that_finds_no_server_starts_none(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("prefect.db*"))
 
 
-@pytest.mark.parametrize("seconds", [1, 3, 6])
+@pytest.mark.parametrize("seconds", some_long([1, 3, 6], short=1))
 def test_a_build_that_is_killed_leaves_no_process(tmp_path: Path, seconds: int) -> None:
     environment = {**SHELL, "REFIT_HOME": str(tmp_path), "REFIT_PREFECT_PORT": "9", "REFIT_REGISTRY_PORT": "9"}
     argv = [REFIT, "build"]
