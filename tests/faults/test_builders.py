@@ -63,6 +63,7 @@ def pair(own_registry: RegistryServer, tmp_path: Path) -> Iterator[tuple[Setting
 def built_by_all(pair: tuple[Settings, Settings], graph: Graph) -> dict[str, Built]:
     with ThreadPoolExecutor(len(graph.stages)) as pool, handing(pair[0], graph) as handover:
         processes = [builder(one, handover, f"host{number}") for number, one in enumerate(pair)]
+        wait_until(lambda: len(handover.jobs.builders()) == len(pair))  # or one may build most before the other begins
         built = {name: future.result() for name, future in hand_over(handover, graph, pool).items()}
     for process in processes:
         process.join()
@@ -263,7 +264,7 @@ def test_a_database_that_is_away_for_a_moment_is_asked_again(
         monkeypatch.setattr(handover.jobs, "add", away)
         process = builder(pair[1], handover, "other")
         assert hand_over(handover, graph, pool)["root"].result().how == "built"
-        assert next(calls) == 3
+        assert next(calls) >= 3
     process.join()
 
 

@@ -36,6 +36,8 @@ from tests.support.killing import kill
 from tests.support.processes import in_a_process
 
 BIG = 100_000_000  # bytes of a layer that takes seconds to push
+# How often something is tried that may be over before it is killed, on a machine that gets nothing done for a while.
+TRIES = 5
 
 
 def words(program: ProcessId) -> list[str]:
@@ -125,10 +127,12 @@ def size_of(path: Path) -> int:
 
 def kill_all(process: BaseProcess) -> None:
     """SIGKILL for the process and all its programs at once."""
-    assert process.pid
-    for each in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            each.kill()
+    with suppress(psutil.NoSuchProcess):  # it may have ended already
+        all_of_them = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        for each in all_of_them:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
     process.join()
 
 

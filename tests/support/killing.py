@@ -165,9 +165,8 @@ def running(scene: Scene, name: str) -> tuple[ProcessId, ...]:
 
 
 def kill(process: BaseProcess) -> None:
-    """SIGKILL for the process alone: its child programs survive."""
-    assert process.pid
-    os.kill(process.pid, signal.SIGKILL)
+    """SIGKILL for the process alone: its child programs survive. It may have ended already."""
+    process.kill()
     process.join()
 
 

@@ -61,10 +61,10 @@ def test_killed_while_a_program_of_the_step_runs(scene: Scene, step: str) -> Non
         decision = to(scene.sessions, NAME, image)
         process = in_a_process(lambda decision=decision: MoveExecutor.open(scene.settings).carry_out(decision))
         wait_until(lambda process=process: programs(scene, step) or not process.is_alive())
-        if process.is_alive():
+        kill(process)
+        if scene.journal.unfinished():
             break
-    assert process.is_alive(), f"the programs of {step} were over between two looks in each of {_MOVES} moves"
-    kill(process)
+    assert scene.journal.unfinished(), f"the programs of {step} were over between two looks in each of {_MOVES} moves"
     resume(scene.settings)
     check(scene, State.cleaned, image, home)
 

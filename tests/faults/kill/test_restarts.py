@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from flows.core.programs import command
+from flows.core.programs.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import mounts, tools
 from flows.images.build import Built
@@ -29,8 +30,10 @@ def test_all_comes_up_again_after_everything_was_killed(request: pytest.FixtureR
     """A session of which nothing runs any more, and nobody has told Podman; its home isn't mounted either."""
     scene: Scene = request.getfixturevalue(name)
     home = home_of(scene)
-    for pid in (told_of(scene, "ConmonPid"), told_of(scene, "Pid")):
+    killed = [told_of(scene, "ConmonPid"), told_of(scene, "Pid")]
+    for pid in killed:
         os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(ProcessId.of, killed)))
     slots = scene.settings.home.resolve() / "slots"
     for place in [*mounts.mounts_below(slots)][::-1]:
         command.run(["umount", "--lazy", place], root=True)

@@ -27,6 +27,8 @@ from flows.sessions.model import Session
 from tests.support.homes import UID, session_in
 from tests.support.waiting import wait_until
 
+# How often a copy is begun that may be over before this process looks.
+TRIES = 5
 # Acts of a person's programs, and acts of nobody: files grow and shrink, folders go, move, and become links.
 WRITER = r"""
 import contextlib, os, random, shutil
@@ -160,12 +162,18 @@ def test_what_copies_ends_with_those_who_began_it(tmp_path: Path) -> None:
     def kill() -> None:
         """As the system does that runs out of memory."""
         for note in process_records.noted(notes):
-            os.kill(note.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(note.pid, signal.SIGKILL)
 
     for end in (lambda: process_records.end_recorded(notes), kill):
         with ThreadPoolExecutor(1) as pool:
-            began = pool.submit(copy)
-            wait_until(lambda: not {"cp", "rsync"}.isdisjoint(programs()))
+            for _ in range(TRIES):
+                copying.remove(target)
+                began = pool.submit(copy)
+                wait_until(lambda began=began: began.done() or not {"cp", "rsync"}.isdisjoint(programs()))
+                if not began.done():
+                    break
+            assert not began.done(), "all copies were over between two looks"
             end()
             while not began.done():  # rsync begins where cp has ended
                 end()
