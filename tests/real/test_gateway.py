@@ -43,7 +43,7 @@ from tests.support.browser import open_page
 from tests.support.drafts import check_drafts, type_drafts
 from tests.support.killing import DeadlyJournal
 from tests.support.machine import FIRST, RegistryServer, home_with_gateway
-from tests.support.moving import to
+from tests.support.moving import carry_out, to
 from tests.support.processes import in_a_process
 from tests.support.variants import JUPYTER, variant
 from tests.support.waiting import PATIENCE, PATIENTLY, free_port, wait_until
@@ -120,7 +120,7 @@ def test_a_session_that_moves_keeps_its_address_and_its_token_and_says_meanwhile
     assert Jupyter(ada, token).execute("print(6 * 7)") == "42\n"  # by a websocket through the gateway
     new = variant(settings, Registry(settings), jupyter_image, settings.repository, "behind the gateway")
     with asking(ada, token) as seen:
-        result = MoveExecutor.open(settings).carry_out(to(sessions, NAME, new))
+        result = carry_out(MoveExecutor.open(settings), to(sessions, NAME, new))
         assert result.moved, result.reason
         wait_until(lambda: seen.pages and seen.pages[-1].status_code == 200)
     assert sessions.store.session(NAME).image == new

@@ -36,6 +36,7 @@ from tests.support import hollow_images, variants
 from tests.support.cluster_faults import DisturbedJournal
 from tests.support.hub_of_others import POOR, TOKEN, HubOfOthers, hub_of_others
 from tests.support.machine import home_with_gateway
+from tests.support.moving import carry_out
 from tests.support.processes import in_a_process
 from tests.support.waiting import PATIENTLY
 
@@ -77,7 +78,7 @@ class Scene:
 
     def move(self, to: str, name: str = NAME) -> Result:
         (decision,) = SessionPlanner(self.settings).plan([name], to)
-        return MoveExecutor.open(self.settings).carry_out(decision)
+        return carry_out(MoveExecutor.open(self.settings), decision)
 
     def is_on(self, digest: str) -> bool:
         server = self.hub.server("ada")
@@ -133,7 +134,7 @@ def test_commands_list_it_and_plan_it_and_a_run_moves_it(scene: Scene, monkeypat
 
 def test_the_hub_starts_it_with_the_new_image_and_its_other_options(scene: Scene) -> None:
     image = scene.other
-    result = MoveExecutor.open(scene.settings).carry_out(scene.line(image))
+    result = carry_out(MoveExecutor.open(scene.settings), scene.line(image))
     assert result.state is State.cleaned and result.downtime, result
     server = scene.hub.server("ada")
     assert server and server["user_options"] == {"image": scene.reference(image), "size": "large"}
@@ -157,7 +158,7 @@ def test_a_kernel_that_works_or_a_terminal_keeps_it_from_being_stopped(scene: Sc
 
 def test_a_server_is_shown_no_token_that_is_good_for_anything_else(scene: Scene) -> None:
     (scene.hub.folder / "shown").unlink(missing_ok=True)
-    assert MoveExecutor.open(scene.settings).carry_out(scene.line(scene.other)).state is State.cleaned
+    assert carry_out(MoveExecutor.open(scene.settings), scene.line(scene.other)).state is State.cleaned
     shown = {*(scene.hub.folder / "shown").read_text().split("\n")} - {""}
     assert shown and not any(TOKEN in each for each in shown)
     for each in shown:
@@ -171,7 +172,7 @@ def test_its_person_who_starts_it_in_the_middle_keeps_it(scene: Scene) -> None:
     options = {"image": scene.reference(before)}
     journal = DisturbedJournal(scene.settings, "stop", Phase.done, lambda: scene.hub.start("ada", options))
     executor = MoveExecutor(scene.settings, Sessions.open(scene.settings), journal)
-    result = executor.carry_out(replace(scene.line(image), agreed=True))
+    result = carry_out(executor, replace(scene.line(image), agreed=True))
     assert journal.disturbed
     assert result.state is State.rolled_back and scene.is_on(before), result
 
@@ -182,7 +183,7 @@ def test_killed_in_the_middle_the_next_run_ends_the_move(scene: Scene) -> None:
 
     def move() -> None:
         journal = DisturbedJournal(scene.settings, "stop", Phase.done, lambda: os.kill(os.getpid(), SIGKILL))
-        MoveExecutor(scene.settings, Sessions.open(scene.settings), journal).carry_out(line)
+        carry_out(MoveExecutor(scene.settings, Sessions.open(scene.settings), journal), line)
 
     process = in_a_process(move)
     process.join()

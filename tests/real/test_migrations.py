@@ -34,7 +34,7 @@ from tests.support import moving
 from tests.support.machine import RegistryServer, private_home
 from tests.support.moving import carry_out, check_nothing_is_left, furnish, manifest, opened, to
 from tests.support.variants import JUPYTER, LIGHT, variant
-from tests.support.waiting import some_long, wait_until
+from tests.support.waiting import PATIENCE, some_long, wait_until
 
 NAME = "grace"
 OWN = LIGHT.model_copy(update={"own_paths": ("/.cache/",)})
@@ -62,7 +62,7 @@ class Scene(moving.Scene):
 @pytest.fixture(scope="module")
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("moves") / "home"
-    with private_home(folder, registry_server.port, stop_grace_seconds=3.0, ready_timeout_seconds=8.0) as settings:
+    with private_home(folder, registry_server.port, stop_grace_seconds=3.0, ready_timeout_seconds=20.0) as settings:
         yield settings
 
 
@@ -83,7 +83,7 @@ def test_a_session_moves_and_its_home_is_the_same(scene: Scene) -> None:
     before, home = scene.sessions.store.session(NAME), scene.home
     result = scene.move(new)
     assert (result.moved, result.reason, result.packages) == (True, "", "what changes")
-    assert result.downtime is not None and 0 < result.downtime < 30
+    assert result.downtime is not None and 0 < result.downtime < PATIENCE
     healthy_on(scene, new)
     after = scene.sessions.store.session(NAME)
     assert (after.path, after.uid, after.home, after.token_file) == (
@@ -193,10 +193,10 @@ def test_an_image_that_fails_its_rehearsal_never_touches_the_session(scene: Scen
     old, careful = scene.image("old"), scene.settings.model_copy(update={"migration": RolloutPolicy()})
     scene.create(old)
     started = scene.sessions.engine.containers(NAME)
-    result = MoveExecutor.open(careful).carry_out(to(scene.sessions, NAME, scene.image("ends", "exit 3")))
+    result = carry_out(MoveExecutor.open(careful), to(scene.sessions, NAME, scene.image("ends", "exit 3")))
     assert (result.state, result.downtime) == (State.rolled_back, None)
     assert "rehearsal" in result.reason and scene.sessions.engine.containers(NAME) == started
-    assert MoveExecutor.open(careful).carry_out(to(scene.sessions, NAME, scene.image("new"))).moved
+    assert carry_out(MoveExecutor.open(careful), to(scene.sessions, NAME, scene.image("new"))).moved
 
 
 def test_what_an_image_did_to_a_home_before_anybody_was_let_in_is_undone(scene: Scene) -> None:
@@ -285,9 +285,15 @@ def test_f10_a_session_in_which_work_begins_before_the_stop_goes_on(scene: Scene
     scene.create(old)
     decision, started = to(scene.sessions, NAME, new), scene.sessions.engine.containers(NAME)
     scene.sessions.execute(NAME, ["sh", "-c", "nohup sleep 300 >/dev/null 2>&1 &"])
-    result = MoveExecutor.open(scene.settings).carry_out(decision)
-    assert (result.state, result.downtime, result.failed) == (State.deferred, None, False)
-    assert "sleep 300" in result.reason
+    results = list[Result]()
+
+    def was_seen() -> bool:
+        """Whether the look came to its end: a machine that gets nothing done for a while puts the move off as well."""
+        results.append(MoveExecutor.open(scene.settings).carry_out(decision))
+        return "sleep 300" in results[-1].reason
+
+    wait_until(was_seen)
+    assert {(each.state, each.downtime, each.failed) for each in results} == {(State.deferred, None, False)}
     assert scene.sessions.engine.containers(NAME) == started
     assert "sleep" in scene.sessions.execute(NAME, ["sh", "-c", "cat /proc/[0-9]*/comm"])
     healthy_on(scene, old)
@@ -314,7 +320,7 @@ def test_jupyterlab_moves_with_a_kernel_that_executes_a_cell(scene: Scene, jupyt
     session = sessions.store.session(NAME)
     sessions.jupyter(session).write_file("notes.txt", "kept")
     assert sessions.jupyter(session).execute("open('from-a-kernel', 'w').write('kept')").strip() == "4"
-    result = MoveExecutor.open(settings).carry_out(to(sessions, NAME, new))
+    result = carry_out(MoveExecutor.open(settings), to(sessions, NAME, new))
     assert result.moved, result.reason
     assert sessions.execute(NAME, ["cat", "notes.txt"]) == "kept"
     assert sessions.execute(NAME, ["cat", "from-a-kernel"]) == "kept"

@@ -33,6 +33,7 @@ from flows.sessions.model import Running
 from flows.signing.keys import Keys, pem_of
 from flows.signing.trust import ENVELOPE, Doubt, Trust
 from tests.support.machine import FIRST, ROOT, another_registry, private_home
+from tests.support.moving import carry_out
 from tests.support.variants import LIGHT, light, sign
 
 NAME, RELEASE = "mallory", "2026a"
@@ -202,5 +203,5 @@ def test_an_image_from_before_is_signed_by_a_verb_and_a_session_moves_to_it(
     refit("restore", before.digest)
     old = Sessions.open(scene.settings).store.session(NAME).image
     (line,) = SessionPlanner(scene.settings).plan([NAME], "")
-    result = MoveExecutor.open(scene.settings).carry_out(line)
+    result = carry_out(MoveExecutor.open(scene.settings), line)
     assert (result.state, result.old, result.new) == (State.cleaned, old, before.digest), result.reason

@@ -27,10 +27,10 @@ from flows.sessions.model import Session
 from flows.sessions.reconfigure import change_keys
 from flows.sessions.ssh.keys import added, read_keys, without
 from tests.support.machine import RegistryServer, private_home
-from tests.support.moving import check_nothing_is_left, to
+from tests.support.moving import carry_out, check_nothing_is_left, to
 from tests.support.terminal import Terminal
 from tests.support.variants import LIGHT, light
-from tests.support.waiting import free_span, wait_until
+from tests.support.waiting import PATIENCE, free_span, wait_until
 
 NAME = "radia"
 
@@ -61,13 +61,13 @@ class Desk:
 
     def run(self, text: str) -> str:
         """The output of shell text that runs in the session, over ssh."""
-        return command.run(self.call(text), limit=60).stdout.strip()
+        return command.run(self.call(text), limit=PATIENCE).stdout.strip()
 
 
 @pytest.fixture(scope="module")
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("ssh") / "home"
-    chosen = {"stop_grace_seconds": 3.0, "ready_timeout_seconds": 10.0, "ssh_ports": free_span()}
+    chosen = {"stop_grace_seconds": 3.0, "ready_timeout_seconds": 30.0, "ssh_ports": free_span()}
     with private_home(folder, registry_server.port, **chosen) as settings:
         try:
             yield settings
@@ -110,13 +110,12 @@ def test_the_same_login_works_before_and_after_a_move(desk: Desk) -> None:
     login = Terminal(desk.call("-tt"))
     try:
         login.wait_for("$")
-        seen = probes.probe(desk.sessions.engine, desk.session, quiet=900)
-        assert seen.verdict is Verdict.busy and "an ssh connection" in str(seen.evidence)
+        wait_until(lambda: "an ssh connection" in seen_by_look(desk))
     finally:
         login.close()
     wait_until(lambda: "dev@pts" not in desk.sessions.execute(NAME, ["ps", "-eo", "args"]))
 
-    result = MoveExecutor.open(desk.settings).carry_out(to(desk.sessions, NAME, desk.other))
+    result = carry_out(MoveExecutor.open(desk.settings), to(desk.sessions, NAME, desk.other))
     assert result.moved, result.reason
     assert desk.sessions.ssh.options(NAME) == way
     assert desk.sessions.ssh.fingerprint(NAME) == fingerprint
@@ -124,6 +123,13 @@ def test_the_same_login_works_before_and_after_a_move(desk: Desk) -> None:
     assert desk.session.environment == before.environment
     journal = Journal(open_database(desk.settings.database))
     check_nothing_is_left(desk.settings, desk.sessions, journal, NAME)
+
+
+def seen_by_look(desk: Desk) -> str:
+    """The evidence of a look that finds the session busy."""
+    seen = probes.probe(desk.sessions.engine, desk.session, quiet=900)
+    assert seen.verdict is Verdict.busy, seen
+    return str(seen.evidence)
 
 
 def test_f20_a_container_that_was_changed_by_hand_is_left_alone(desk: Desk) -> None:

@@ -17,7 +17,7 @@ from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.volumes import read_wanted
 from flows.sessions.lifecycle import Sessions
 from tests.support.machine import RegistryServer, private_home
-from tests.support.moving import check_nothing_is_left, manifest, to
+from tests.support.moving import carry_out, check_nothing_is_left, manifest, to
 from tests.support.variants import LIGHT, light
 
 NAME = "vola"
@@ -53,7 +53,7 @@ def test_home_and_volumes_move_and_go_back_together(
     own, _, models = session.volumes
     before = [manifest(folder) for folder in (session.home, own.ref, models.ref)]
 
-    result = executor.carry_out(to(sessions, NAME, spoils))
+    result = carry_out(executor, to(sessions, NAME, spoils))
     assert result.state is State.rolled_back, result
     assert [
         manifest(folder) for folder in (folder_of(session.home), folder_of(own.ref), folder_of(models.ref))
@@ -61,7 +61,7 @@ def test_home_and_volumes_move_and_go_back_together(
     assert not (scratch / "ours").exists()  # others may have written there since
     check_nothing_is_left(settings, sessions, executor.journal, NAME)
 
-    result = executor.carry_out(to(sessions, NAME, fine))
+    result = carry_out(executor, to(sessions, NAME, fine))
     assert result.state is State.cleaned, result
     assert sessions.store.session(NAME).volumes == session.volumes
     assert [
