@@ -27,6 +27,8 @@ from flows.core.outside import NOBODY
 from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.core.settings.policy import RolloutPolicy
+from flows.gateway import routes
+from flows.gateway.proxy import Gateway
 from flows.host import mounts, tools
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
@@ -120,6 +122,8 @@ def home_with_gateway(folder: Path, registry_port: int) -> Iterator[Settings]:
     with private_home(folder, registry_port, gateway=True, **ports) as settings:
         try:
             services.up(settings, only=("gateway", "waiting-page"))
+            # Until then the waiting page may take away the route of a session that has no record.
+            wait_until(lambda: routes.COMPLETE in (Gateway(settings).table() or ()))
             yield settings
         finally:
             services.down(settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ import httpx
 from flows import services
 from flows.core.settings import Settings
 from tests.support.prefect_api import cancel_run, start_run
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, free_port
 
 TRIAL = "trial/refit"
 ENDLESS = 10 * PATIENCE  # seconds: a process that is gone before was ended
@@ -30,12 +29,6 @@ from flows.orchestration.deployments import deploy
 from {module} import {flow}
 print(*deploy([{flow}]))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
 
 
 def until(ask: Callable[[], Any], good: Callable[[Any], bool], limit: float = PATIENCE) -> Any:
