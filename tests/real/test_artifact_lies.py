@@ -107,8 +107,9 @@ LIES: dict[str, tuple[Lie, type[RefitError], str]] = {
 def test_a_lie_is_an_error(scene: Scene, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert scene.read() == CONTENT
     scene.liar.lie, kind, words = LIES[name]
-    monkeypatch.setattr(scene.registry, "_seconds", 2.0)
-    monkeypatch.setattr(scene.registry, "_rate", 1e6)
+    if kind is NoAnswer:
+        monkeypatch.setattr(scene.registry, "_seconds", 2.0)
+        monkeypatch.setattr(scene.registry, "_rate", 1e6)
     with pytest.raises(kind, match=words) as caught:
         scene.read()
     assert PASSWORD not in str(caught.value) and WORD not in str(caught.value)

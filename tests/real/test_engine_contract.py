@@ -24,7 +24,7 @@ from flows.sessions.model import HomeRef, Session
 from tests.support.engine_contract import EngineContract
 from tests.support.moving import own_weight
 from tests.support.variants import JUPYTER, LIGHT, light
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 TOKEN = "a-token-of-this-test"
 UP = "is running at"  # as JupyterLab says it
@@ -153,14 +153,14 @@ class TestPodman(EngineContract):
     def test_a_program_that_ignores_the_signal_holds_nobody_up(self, engine: Podman, running: Session) -> None:
         deaf = "trap '' TERM; touch ~/ready; sleep 1000"
         left_running(engine, running, deaf)
-        seconds = seconds_of(lambda: engine.stop(running.container, grace=20))
-        assert seconds < 10
+        seconds = seconds_of(lambda: engine.stop(running.container, grace=2 * PATIENCE))
+        assert seconds < PATIENCE
 
     def test_a_program_that_doesnt_end_in_time_is_ended(self, engine: Podman, running: Session) -> None:
         stubborn = "trap : TERM; touch ~/ready; while :; do sleep 0.1; done"
         left_running(engine, running, stubborn)
         seconds = seconds_of(lambda: engine.stop(running.container, grace=2))
-        assert 2 <= seconds < 10
+        assert 2 <= seconds < PATIENCE
         assert engine.containers(running.name)[0].running == "stopped"
 
 

@@ -22,6 +22,7 @@ from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.model import Session
+from tests.support.waiting import wait_until
 
 UID, GROWN = 234_568, 64 << 20
 
@@ -319,12 +320,16 @@ def test_without_a_limit_the_pool_stays_one_that_older_kernels_mount(settings: S
 def test_snapshots_take_milliseconds_with_limits_too(bounded: LocalHomes) -> None:
     ana = session_of(bounded)
     write_as_owner(folder_of(ana.home), "a", 40)
-    took = []
-    for number in range(10):
+    took = list[float]()
+
+    def are_quick() -> bool:
+        """Three of all so far: what the file system itself takes is seen at its best, for others work here, too."""
         started = time.monotonic()
-        bounded.delta(ana, f"move-{number}")
+        bounded.delta(ana, f"move-{len(took)}")
         took.append(time.monotonic() - started)
-    assert sorted(took)[2] < 0.1  # what the file system itself takes is seen at its best: others work here, too
+        return len([seconds for seconds in took if seconds < 0.1]) == 3
+
+    wait_until(are_quick)
 
 
 def test_doctor_says_which_homes_have_no_limit(bounded: LocalHomes, settings: Settings) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 SCRIPT = Path(__file__).parents[2] / "flows" / "sessions" / "kubernetes" / "slot.sh"
 # Nobody's: `kill -1` of this user reaches nothing else, also outside of the namespace.
@@ -45,7 +45,7 @@ class Pod:
     def slot(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Call the script beside it, as an exec does."""
         call = self.call(*words)
-        return subprocess.run(call, check=False, text=True, input=stdin, capture_output=True, timeout=60)
+        return subprocess.run(call, check=False, text=True, input=stdin, capture_output=True, timeout=PATIENCE)
 
     def call(self, *words: str) -> list[str]:
         """The program that calls the script beside it."""
@@ -211,14 +211,14 @@ def test_a_container_that_is_told_to_end_says_so_by_its_exit_code(pod: Pod, prog
     if program:
         pod.begin(program)
     psutil.Process(pod.first).terminate()
-    assert around.wait(60) == TOLD_TO_END
+    assert around.wait(PATIENCE) == TOLD_TO_END
 
 
 def test_a_program_that_ends_by_itself_gives_the_container_its_own(pod: Pod) -> None:
     around = psutil.Process(pod.first).parent()
     assert around
     pod.begin("sleep 0.1; exit 0")
-    assert around.wait(60) == 0
+    assert around.wait(PATIENCE) == 0
 
 
 def test_a_container_that_has_just_replaced_one_that_ended_says_so_before_anything_begins(pod: Pod) -> None:

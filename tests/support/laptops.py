@@ -23,8 +23,9 @@ from flows.sessions.people.entitlements import Account, Rights, Share
 from flows.sessions.people.person_keys import PersonKeys
 from flows.sessions.people.rights import Heard
 from flows.sessions.ssh.keys import read_keys
+from tests.support.waiting import PATIENCE
 
-SECONDS = 60.0
+SECONDS = max(60.0, PATIENCE)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import httpx
 
 from flows.web.people.scopes import Scope
 from tests.support.hub import Hub, Person
-from tests.support.waiting import PATIENTLY, wait_until
+from tests.support.waiting import PATIENCE, PATIENTLY, wait_until
 
 BASE = "/services/sessions"
 
@@ -49,7 +49,7 @@ def api(person: Person, scopes: Sequence[Scope] = tuple(Scope), **more: object) 
     return Api(person.hub, answer.json()["token"])
 
 
-def refit(home: Path, *words: str, limit: float = 120) -> subprocess.CompletedProcess[str]:
+def refit(home: Path, *words: str, limit: float = max(120, PATIENCE)) -> subprocess.CompletedProcess[str]:
     """Call `refit` on a person's own machine, whose login is below this home."""
     argv, surroundings = (
         [sys.executable, "-m", "flows.cli.main", *words],

@@ -9,9 +9,11 @@ import signal
 from collections.abc import Mapping, Sequence
 from time import monotonic
 
+from tests.support.waiting import PATIENCE
+
 CTRL_C = "\x03"
 CTRL_Z = "\x1a"
-END_SECONDS = 60.0
+END_SECONDS = max(60.0, PATIENCE)
 
 
 class Terminal:
@@ -32,7 +34,7 @@ class Terminal:
         assert self._terminal is not None
         os.write(self._terminal, text.encode())
 
-    def wait_for(self, text: str, seconds: float = 30.0) -> None:
+    def wait_for(self, text: str, seconds: float = PATIENCE) -> None:
         """Wait until the program has shown `text`."""
         deadline = monotonic() + seconds
         while text not in self.shown:
@@ -43,7 +45,7 @@ class Terminal:
         self._hang_up()
         self._end()
 
-    def exit_code(self, seconds: float = 30.0) -> int:
+    def exit_code(self, seconds: float = PATIENCE) -> int:
         """Wait for the program's end."""
         deadline = monotonic() + seconds
         while self._read(deadline):

@@ -37,6 +37,14 @@ _PORTS: list[int] = []  # of this process's spans, for `free_port`
 T = TypeVar("T")
 
 
+def at_most(seconds: float) -> float:
+    """A limit for what takes less than so many seconds by itself; higher where many tests run at once.
+
+    There a machine that gets nothing done for seconds would be taken for a program that is late.
+    """
+    return max(seconds, seconds * PATIENCE / 30)
+
+
 def free_port() -> int:
     """A loopback port that nobody listens on, and that no other caller is given until this process ends.
 

@@ -18,9 +18,10 @@ from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.model import Session
 from tests.support.homes import UID, session_in
+from tests.support.waiting import PATIENCE
 
 TERABYTE, BIG = 1 << 40, 8 << 40
-SOON = 120.0  # seconds: to read the holes takes hours
+SOON = max(120.0, PATIENCE)  # seconds: to read the holes takes hours
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 from tests.support.machine import RegistryServer, private_home
 from tests.support.variants import JUPYTER
+from tests.support.waiting import wait_until
 
 PROFILE = ("jupyter-minimal-deb12-py311", "2026a")
 # Says of each address that it is given whether it takes a connection.
@@ -39,6 +40,11 @@ for address in sys.argv[1:]:
 def tries(sessions: Sessions, session: Session, *addresses: str) -> dict[str, str]:
     told = sessions.execute(session.name, ["python3", "-c", TRIES, *addresses])
     return dict(line.rsplit(" ", 1) for line in told.splitlines())
+
+
+def wait_for(sessions: Sessions, session: Session, expected: dict[str, str]) -> None:
+    """Let a session try until it is as expected: one that gets nothing done for two seconds takes all for shut."""
+    wait_until(lambda: tries(sessions, session, *expected) == expected)
 
 
 @pytest.fixture
@@ -80,7 +86,7 @@ def test_sessions_reach_neither_each_other_nor_this_machine(
     assert {address: result[address] for address in machine} == dict.fromkeys(machine, "shut")
     # Their people come in as before, and what they begin is answered.
     assert sessions.jupyter(ben).execute("6 * 7") == "42\n"
-    assert tries(sessions, ben, f"{own_address(sessions, ben)}:8888") == {f"{own_address(sessions, ben)}:8888": "open"}
+    wait_for(sessions, ben, {f"{own_address(sessions, ben)}:8888": "open"})
 
 
 HEARS = """
@@ -122,7 +128,7 @@ def test_the_walls_are_there_again_after_the_firewall_was_emptied(
     for port in Path(f"/sys/class/net/{network.bridge}/brif").iterdir():
         (port / "isolated").write_text("0")
     there = f"{own_address(sessions, ana)}:8888"
-    assert tries(sessions, ben, machine, there) == {machine: "open", there: "open"}  # so the test can fail
+    wait_for(sessions, ben, {machine: "open", there: "open"})  # so the test can fail
     sessions.stop(ben.name)
     sessions.start(ben.name)
     assert tries(sessions, ben, machine, there) == {machine: "shut", there: "shut"}
@@ -137,7 +143,7 @@ def test_a_profile_may_name_ports_of_this_machine(
         try:
             made = sessions.create("isolated-reaches", *PROFILE, jupyter_image, wanting)
             asked = [f"{machine}:{server}", f"{machine}:{other.getsockname()[1]}", f"{own_address(sessions, ana)}:8888"]
-            assert tries(sessions, made, *asked) == dict(zip(asked, ("open", "shut", "shut"), strict=True))
+            wait_for(sessions, made, dict(zip(asked, ("open", "shut", "shut"), strict=True)))
         finally:
             sessions.remove("isolated-reaches", purge=True)
 
@@ -180,9 +186,13 @@ def test_the_world_outside_stays_in_reach(sessions: Sessions, ana: Session) -> N
     if not routes:
         pytest.skip("this machine reaches nothing")
     asked = [f"{routes[0]['gateway']}:{port}" for port in (1, 53, 80, 443, 3128, 8080)]
-    here = {address for address in asked if _answers_here(address)}
-    seen = tries(sessions, ana, *asked)
-    assert here <= {address for address, said in seen.items() if said in ("open", "refused")}
+
+    def is_in_reach() -> bool:
+        here = {address for address in asked if _answers_here(address)}
+        seen = tries(sessions, ana, *asked)
+        return here <= {address for address, said in seen.items() if said in ("open", "refused")}
+
+    wait_until(is_in_reach)
 
 
 def _answers_here(address: str) -> bool:

@@ -13,7 +13,7 @@ import httpx
 
 from tests.support.hub import Hub, Person
 from tests.support.my_sessions import BASE, refit
-from tests.support.waiting import PATIENTLY
+from tests.support.waiting import PATIENCE, PATIENTLY
 
 
 def asked(hub: Hub) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_refit_logs_in_from_a_laptop_and_its_token_is_its_persons_alone(hub: Hub
         [key] = re.findall(r'name="form" value="([^"]*)"', page.text)
         code = link.partition("code=")[2]
         ada.client.post(f"{BASE}/device", data={"form": key, "code": code, "answer": "approve"})
-        assert program.wait(60) == 0
+        assert program.wait(PATIENCE) == 0
     kept = tmp_path / "refit" / "login.json"
     assert kept.stat().st_mode & 0o777 == 0o600
     listed = json.loads(refit(tmp_path, "mine", "list", "--json").stdout)

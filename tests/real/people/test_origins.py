@@ -111,20 +111,22 @@ def test_a_browser_that_comes_by_another_name_of_this_machine_is_led_to_the_one_
     page = {"Accept": "text/html", "Sec-Fetch-Mode": "navigate"}
     for host in ("127.0.0.1", "127.0.0.2", "[::1]", "LOCALHOST", "localhost."):
         told = httpx.get(
-            f"{people.hub.settings.gateway_url}/hub/login?next=x", headers={"Host": f"{host}:{port}", **page}
+            f"{people.hub.settings.gateway_url}/hub/login?next=x",
+            headers={"Host": f"{host}:{port}", **page},
+            **PATIENTLY,
         )
         is_main = host == "LOCALHOST"
         assert (told.status_code, told.headers.get("location")) == (
             (200, None) if is_main else (302, f"{main}/hub/login?next=x")
         ), host
     for headers in ({}, {"Host": "hub.example.org", **page}, {"Host": f"127.0.0.1:{port + 1}", **page}):
-        told = httpx.get(f"{people.hub.settings.gateway_url}/hub/login", headers=headers)
+        told = httpx.get(f"{people.hub.settings.gateway_url}/hub/login", headers=headers, **PATIENTLY)
         assert told.status_code == 200, headers
 
 
 def test_nobody_else_answers_at_the_other_loopback_address(people: People) -> None:
     port = people.hub.settings.gateway_port
-    assert httpx.get(f"http://[::1]:{port}/hub/login").status_code == 200
+    assert httpx.get(f"http://[::1]:{port}/hub/login", **PATIENTLY).status_code == 200
     with socket.socket(socket.AF_INET6) as neighbour:
         neighbour.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with pytest.raises(OSError, match="in use"):
@@ -134,7 +136,7 @@ def test_nobody_else_answers_at_the_other_loopback_address(people: People) -> No
 def test_while_the_gateway_does_not_know_a_session_yet_its_host_is_no_other_than_before(people: People) -> None:
     url, port = f"{people.hub.settings.gateway_url}/session/not-yet/api", people.hub.settings.gateway_port
     here = {"Host": f"ann.localhost:{port}"}
-    for told in (httpx.get(url, headers=here), httpx.post(url, headers=here)):
+    for told in (httpx.get(url, headers=here, **PATIENTLY), httpx.post(url, headers=here, **PATIENTLY)):
         assert "location" not in told.headers and "another host" not in told.text and told.status_code != 403
 
 
@@ -153,7 +155,9 @@ def test_behind_a_proxy_of_another_name_sessions_stay_at_that_name_and_its_passe
     for host in (f"{name}:{port}" for name in ("localhost", "LOCALHOST", "localhost.", "127.0.0.1", "[::1]")):
         assert status(hub, "five", {**kept, "Host": host}) == 403, host
         page = httpx.get(
-            f"{hub.settings.gateway_url}/session/five/api", headers={**kept, "Host": host, "Accept": "text/html"}
+            f"{hub.settings.gateway_url}/session/five/api",
+            headers={**kept, "Host": host, "Accept": "text/html"},
+            **PATIENTLY,
         )
         assert page.headers["location"].startswith((hub.settings.public_url, "/hub/api/oauth2/authorize?")), host
     for host in (eves, f"eve.localhost.:{port}", "localhost:port"):

@@ -23,7 +23,7 @@ from flows.services import csrf, tickets
 from tests.support.browser import open_page, wait_for_dashboard, wait_for_login
 from tests.support.prefect_api import prefect_client, websocket_paths
 from tests.support.services import pid_of
-from tests.support.waiting import PATIENTLY
+from tests.support.waiting import PATIENCE, PATIENTLY
 
 OPEN = {"/api/health", "/api/ready"}  # whether it is there
 PREFECT = Subprotocol("prefect")
@@ -93,15 +93,21 @@ def test_websockets_want_the_login_and_a_host_of_this_machine(settings: Settings
 def check_a_socket_is_closed_to_strangers(settings: Settings, path: str) -> None:
     here = ("127.0.0.1", settings.prefect_port)
     elsewhere = f"ws://evil.example:{settings.prefect_port}{path}"
-    with pytest.raises(InvalidStatus) as refused, connect(elsewhere, sock=socket.create_connection(here)):
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        connect(elsewhere, sock=socket.create_connection(here), open_timeout=PATIENCE),
+    ):
         pass
     assert refused.value.response.status_code in (400, 403)
     ours = f"ws://127.0.0.1:{settings.prefect_port}{path}"
     for token in (None, "", "refit:wrong"):
-        with connect(ours, subprotocols=[PREFECT], proxy=None) as stranger, pytest.raises(ConnectionClosed):
+        with (
+            connect(ours, subprotocols=[PREFECT], proxy=None, open_timeout=PATIENCE) as stranger,
+            pytest.raises(ConnectionClosed),
+        ):
             stranger.send(f'{{"type": "auth", "token": {_json(token)}}}')
             for _ in range(3):
-                stranger.recv(60)
+                stranger.recv(PATIENCE)
 
 
 def _json(text: str | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,6 +175,6 @@ def test_a_clone_in_the_pool_copies_nothing(sessions: Sessions, ada: Session) ->
         pytest.skip("in folders all is copied")
     (folder_of(ada.home) / "large").write_bytes(os.urandom(150 << 20))
     command.run(["sync", "--file-system", pool.folder])
-    free, started = pool.room().free, time.monotonic()
+    free = pool.room().free
     cloned(sessions, ada)
-    assert time.monotonic() - started < 5.0 and free - pool.room().free < 20 << 20
+    assert free - pool.room().free < 20 << 20
