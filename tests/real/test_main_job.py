@@ -71,12 +71,17 @@ def test_a_second_time_nothing_is_built_or_moved_and_it_says_so(person: Person, 
 
 
 def test_prometheus_is_told_what_was_done(person: Person, first: str) -> None:
-    families = text_string_to_metric_families(person.types("metrics").stdout)
-    told = {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+    told: dict[tuple[str, ...], float] = {}
+
+    def says_that_all_are_up() -> bool:
+        families = text_string_to_metric_families(person.types("metrics").stdout)
+        told.update({(s.name, *s.labels.values()): s.value for family in families for s in family.samples})
+        return all(value for (name, *_), value in told.items() if name == "refit_service_up")
+
+    wait_until(says_that_all_are_up)
     assert told["refit_moves", "cleaned", ""] >= 1 and told["refit_move_downtime_seconds_count",] >= 1
     assert all(told["refit_stages_total", how] for how in ("built", "grafted"))
-    services = [value for (name, *_), value in told.items() if name == "refit_service_up"]
-    assert services and all(services)
+    assert any(name == "refit_service_up" for name, *_ in told)
     assert all(told["refit_flow_last_success", flow] == 1 for flow in ("build-profiles", "migrate-sessions"))
 
 

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from flows import services
 from flows.core.database import open_database
 from flows.core.errors import RefitError
+from flows.core.programs import process_records
 from flows.core.settings import Settings
 from flows.images.ledger import StageRow
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
@@ -28,6 +29,7 @@ from flows.publishing import evidence, prune, stored_manifests
 from flows.publishing.prune import InUse, Plan, Policy
 from flows.services import garbage, process
 from flows.services.embedded import registry as embedded
+from tests.support.building import words
 from tests.support.waiting import free_port, wait_until
 
 ALIAS = "jupyter-minimal-deb12-py311_2026a"
@@ -240,6 +242,5 @@ def slow_sweep(settings: Settings, folder: Path) -> Iterator[subprocess.Popen[by
 
 def sweeping(settings: Settings) -> list[str]:
     """The programs that the registry's notes name and that aren't the registry."""
-    notes = process.notes(embedded(settings))
-    lines = [Path(f"/proc/{note.name}/cmdline") for note in notes.iterdir()]
-    return [line.read_text() for line in lines if line.exists() and "sleep" in line.read_text()]
+    lines = [" ".join(words(program)) for program in process_records.noted(process.notes(embedded(settings)))]
+    return [line for line in lines if "sleep" in line]

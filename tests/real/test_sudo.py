@@ -62,7 +62,7 @@ def test_a_signal_ends_what_all_threads_run_as_root(user: User, tmp_path: Path) 
     assert psutil.Process(process.pid).uids().real != 0
     process.terminate()
     assert process.wait(PATIENCE) == 7
-    assert [left(note) for note in notes] == [[], []]
+    wait_until(lambda: [left(note) for note in notes] == [[], []])
 
 
 BUILDING = f"""

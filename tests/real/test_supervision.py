@@ -89,7 +89,7 @@ def test_services_outlive_their_supervisor_and_up_takes_them_in_again(alone: Set
     old = psutil.Process(pid)
     first.kill()
     first.wait()
-    assert state(alone, "registry").answering
+    wait_until(lambda: state(alone, "registry").answering)
     [gone] = doctor_home.supervisor(alone)
     assert not gone.ok and "nothing starts registry again" in gone.seen and "refit up" in gone.hint
     services.up(alone, only=["registry"])
@@ -126,7 +126,7 @@ def test_one_that_missed_the_signal_to_end_is_not_taken_for_the_new_one(alone: S
     os.kill(before, signal.SIGSTOP)
     process.start(service)
     process.wait_until_answering(service)
-    assert not psutil.pid_exists(before)
+    wait_until(lambda: not psutil.pid_exists(before))  # it has ended, and is reaped soon
     now = state(alone, "registry").pid
     assert now and process.supervisor_of(service).keeps(now)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.sessions.homes.pool import LEAST, Pool
+from tests.support.waiting import wait_until
 
 _FILLER = "filler"
 
@@ -22,6 +23,11 @@ def smallest_pool(home: Path) -> Iterator[Pool]:
         yield pool
     finally:
         command.run(["umount", pool.folder], root=True, accepted=(0, 1, 32))
+
+
+def unmount(folder: Path) -> None:
+    """Unmount a file system, as soon as nobody is in it any more."""
+    wait_until(lambda: command.run(["umount", folder], root=True, accepted=(0, 32)).exit_code == 0)
 
 
 def fill(pool: Pool, left: int) -> None:

@@ -22,7 +22,7 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 from tests.support.machine import RegistryServer, private_home
 from tests.support.variants import JUPYTER
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 PROFILE = ("jupyter-minimal-deb12-py311", "2026a")
 
@@ -61,7 +61,7 @@ SHOUTS = "setsid yes & disown; yes"
 def test_a_hook_that_prints_for_ever_leaves_nothing_behind(sessions: Sessions, ana: Session, shared: Settings) -> None:
     leave_hook(sessions, ana, SHOUTS)
     assert "printed more than" in hook.ask(sessions.engine, ana)
-    assert of_session(ana, "yes") == []
+    wait_until(lambda: not of_session(ana, "yes"))
     wait_until(lambda: not engines_of_exec(shared))
 
 
@@ -80,7 +80,7 @@ def test_a_hook_ends_though_its_mover_is_killed(
     os.kill(mover.pid, signal.SIGKILL)
     mover.join()
     assert of_session(ana, "sleep")
-    wait_until(lambda: not of_session(ana, "sleep"), hook.LIMIT + 60)
+    wait_until(lambda: not of_session(ana, "sleep"), hook.LIMIT + PATIENCE)
     wait_until(lambda: not engines_of_exec(shared))
 
 

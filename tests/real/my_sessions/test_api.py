@@ -29,9 +29,12 @@ def test_a_session_is_listed_shown_stopped_and_started_by_its_owner(hub: Hub, ad
     )
     assert listed["image"]["digest"] == hub.image and listed["title"].startswith("JupyterLab")
     begun = mine("POST", "/sessions/ada/stop")
-    assert (begun.status_code, begun.json()["state"]) == (202, "stopping")
+    assert begun.status_code == 202 and begun.json()["state"] in ("stopping", "stopped")
     again = mine("POST", "/sessions/ada/start")
     assert again.status_code in (202, 409)
+    if again.status_code == 202:  # it had stopped by then
+        assert mine.settled("ada")["state"] == "running"
+        assert mine("POST", "/sessions/ada/stop").status_code == 202
     stopped = mine.settled("ada")
     assert stopped["state"] == "stopped" and hub.sessions.show("ada").running is Running.stopped
     assert mine("POST", "/sessions/ada/start").status_code == 202
@@ -45,7 +48,7 @@ def test_a_page_shows_a_persons_sessions_and_its_forms_act(hub: Hub, ada: Person
     assert page.status_code == 200 and ">ada</a></h3>" in page.text and 'href="/session/ada/"' in page.text
     assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
     sent = submit(ada, page, "stop", "ada")
-    assert sent.status_code == 200 and "stopping" in sent.text
+    assert sent.status_code == 200 and ("stopping" in sent.text or "/do/start" in sent.text)
     wait_until(lambda: hub.sessions.show("ada").running is Running.stopped)
     wait_until(lambda: "/do/start" in ada.sees(f"{BASE}/"))
     submit(ada, ada.client.get(f"{BASE}/"), "start", "ada")

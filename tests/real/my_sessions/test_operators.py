@@ -38,9 +38,13 @@ def test_a_rollout_is_paused_resumed_and_aborted_on_the_page(hub: Hub, ada: Pers
     rollouts, image = Rollouts(hub.sessions.store.database), made(hub.settings, base, "rolled out")
     publish(hub.settings, image, "20261127")
     rollouts.begin({(FIRST, RELEASE): image}, {}, "a test")
-    wait_until(lambda: "/do/steer" in root.sees(f"{BASE}/all"))  # what was seen is remembered for half a minute
+
+    def shows_it() -> bool:
+        shown = root.sees(f"{BASE}/all")
+        return all(text in shown for text in ("/do/steer", short(image), ">ada</td>", "behind"))
+
+    wait_until(shows_it)  # what was seen is remembered for half a minute
     shown = root.client.get(f"{BASE}/all")
-    assert short(image) in shown.text and ">ada</td>" in shown.text and "behind" in shown.text
     [key, *_] = re.findall(r'name="form" value="([^"]*)"', shown.text)
     for step, state in (("pause", "paused"), ("resume", "running"), ("abort", "aborted")):
         sent = {"form": key, "page": "all", "image": image, "step": step}

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from flows.core.database import now
+from flows.core.errors import RefitError
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.people import entitlements
@@ -91,7 +92,7 @@ def test_an_open_terminal_of_a_guest_ends_with_the_right_and_the_owners_does_not
         end(hub, lin, ben)
         assert_out(hub, SESSION, guests, cookies(ben), monotonic())
         assert says(own)
-    if "ben" in str(shares(hub)):
+    with suppress(RefitError):  # most of these ends are the share's end, too, soon
         unshare(hub, "--with", "ben")
     wait_until(lambda: not shares(hub))
 
