@@ -42,7 +42,8 @@ _STREAM_SECONDS = 120.0  # a server that follows tells at least once in a minute
 _CONNECT_SECONDS = 20.0
 # For each question about one session, the server reads the objects of all: labels are no index. Where nobody follows,
 # as when the server is just back, hundreds of moves would ask together for what the follower is about to know.
-_QUESTIONS = 4
+# Nobody waits for the answers of others for longer: people may be kept waiting meanwhile.
+_QUESTIONS, _QUEUE_SECONDS = 4, 5.0
 _MANAGER = "refit"
 _Done = TypeVar("_Done")
 
@@ -137,9 +138,13 @@ class Cluster(ApiServer):
         followed: Sequence[_Done] | None = self.follower.of(resource, session)
         if followed is not None:
             return followed
-        with self._questions:
+        has_place = self._questions.acquire(timeout=_QUEUE_SECONDS)
+        try:
             followed = self.follower.of(resource, session)
             return self.each(resource, read, **{SESSION: session, KIND: kind}) if followed is None else followed
+        finally:
+            if has_place:
+                self._questions.release()
 
     def find(self, resource: str, name: str) -> dict[str, Any] | None:
         """One object; none: there is no such.

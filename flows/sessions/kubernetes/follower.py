@@ -35,8 +35,8 @@ _SHORTEST_WATCH_SECONDS = 1.0
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 # So old a change of our own may be that shows what was there after it, and so long its watch may take to tell of it.
 _RECENT_SECONDS, _SETTLE_SECONDS = 30.0, 3.0
-# So long a question waits for the next page of the list with which the following of thousands begins.
-_LIST_SECONDS = 10.0
+# So long a question waits for the next page of the list with which the following of thousands begins, and for all.
+_PAGE_SECONDS, _LIST_SECONDS = 10.0, 30.0
 _FOLLOWED = {"pods": "session", "configmaps": "record"}
 
 Told = Mapping[str, Any]
@@ -72,12 +72,14 @@ class Server(Protocol):
 class _Kind:
     """The objects of one kind, by session and name; `live`: they are all there is, up to the version `told`.
 
-    `beginning`: they are listed; nobody waits for that list after `patience`, in monotonic seconds.
+    `beginning`: they are listed; nobody waits for that list after `patience`, in monotonic seconds; each page puts that
+    off, up to `limit`.
     """
 
     live: bool = False
     beginning: bool = False
     patience: float = 0.0
+    limit: float = 0.0
     pid: int = 0
     told: int = 0
     objects: dict[str, dict[str, tuple[int, Any]]] = field(default_factory=dict)
@@ -150,7 +152,7 @@ class Follower:
 
     def _begin(self, resource: str, kind: _Kind) -> None:
         kind.live, kind.pid, kind.objects, kind.told = False, os.getpid(), {}, 0
-        self._goes_on(kind)
+        self._begins_list(kind)
         Thread(target=self._follow, args=(resource,), name=f"follow-{resource}", daemon=True).start()
 
     def saw(self, resource: str, told: Told, *, gone: bool = False) -> None:
@@ -207,7 +209,7 @@ class Follower:
         """
         kind = self._kinds[resource]
         try:
-            self._goes_on(kind)
+            self._begins_list(kind)
             version = self._listed(resource)
             self._is(kind, live=True)
             while version:
@@ -218,10 +220,16 @@ class Follower:
         finally:
             self._is(kind, live=False)
 
-    def _goes_on(self, kind: _Kind) -> None:
+    def _begins_list(self, kind: _Kind) -> None:
+        """Let questions wait for a list."""
+        with self._told:
+            kind.beginning, kind.limit = True, time.monotonic() + _LIST_SECONDS
+            self._awaits_page(kind)
+
+    def _awaits_page(self, kind: _Kind) -> None:
         """Let questions wait for the next page of a list."""
         with self._told:
-            kind.beginning, kind.patience = True, time.monotonic() + _LIST_SECONDS
+            kind.patience = min(kind.limit, time.monotonic() + _PAGE_SECONDS)
 
     def _is(self, kind: _Kind, *, live: bool) -> None:
         with self._told:
@@ -239,7 +247,7 @@ class Follower:
             if not (more := told["metadata"].get("continue")):
                 break
             params["continue"] = more
-            self._goes_on(self._kinds[resource])
+            self._awaits_page(self._kinds[resource])
         version = str(told["metadata"]["resourceVersion"])
         with self._lock:  # what was removed while nobody followed
             for by_name in self._kinds[resource].objects.values():

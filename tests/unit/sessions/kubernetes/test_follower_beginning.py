@@ -57,10 +57,16 @@ def asked_by_all(follower: Follower, threads: ThreadPoolExecutor) -> list[Future
     return [threads.submit(follower.of, "configmaps", name) for name in _NAMES]
 
 
+def be_patient(monkeypatch: pytest.MonkeyPatch, *, page: float = PATIENCE) -> None:
+    """Wait for a list, and so long for each page of it."""
+    monkeypatch.setattr(module, "_PAGE_SECONDS", page)
+    monkeypatch.setattr(module, "_LIST_SECONDS", PATIENCE)
+
+
 @pytest.fixture
 def follower(server: Server, monkeypatch: pytest.MonkeyPatch) -> Follower:
     monkeypatch.setattr(module, "_ENOUGH", len(_NAMES))
-    monkeypatch.setattr(module, "_LIST_SECONDS", PATIENCE)
+    be_patient(monkeypatch)
     made = Follower(server)
     for name in _NAMES[1:]:
         assert made.of("configmaps", name) is None
@@ -90,16 +96,16 @@ def test_a_list_that_is_refused_lets_all_go_on_by_themselves(
 
 
 def test_a_list_that_takes_too_long_is_not_waited_for(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LIST_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_PAGE_SECONDS", 0.05)
     assert follower.of("configmaps", "ada") is None
 
 
 def test_many_questions_wait_for_a_slow_list_no_longer_than_one(
     server: Server, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_LIST_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_PAGE_SECONDS", 0.05)
     assert follower.of("configmaps", "ada") is None
-    monkeypatch.setattr(module, "_LIST_SECONDS", 3600.0)
+    monkeypatch.setattr(module, "_PAGE_SECONDS", 3600.0)
     answers = SimpleQueue[object]()
     Thread(target=lambda: answers.put(follower.of("configmaps", "grace")), daemon=True).start()
     assert answers.get(timeout=PATIENCE) is None
@@ -151,8 +157,8 @@ class Pages(Server):
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
     """A server of thousands: nobody would wait for the first page, and everybody waits for the next one."""
-    monkeypatch.setattr(module, "_LIST_SECONDS", 0.0)
-    made = Pages(lambda: monkeypatch.setattr(module, "_LIST_SECONDS", PATIENCE))
+    be_patient(monkeypatch, page=0.0)
+    made = Pages(lambda: be_patient(monkeypatch))
     yield made
     made.goes_on.set()
 
@@ -179,3 +185,20 @@ def test_a_list_that_is_made_anew_is_waited_for_as_well(pages: Pages, threads: T
     answers = asked_by_all(follower, threads)
     pages.goes_on.set()
     assert all(answer.result(PATIENCE) for answer in answers)
+
+
+def test_a_list_whose_pages_never_end_is_waited_for_no_longer_than_a_list(
+    pages: Pages, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def another_page(resource: str, **params: str) -> dict[str, Any]:
+        more = {} if pages.goes_on.wait(0.01) else {"continue": "there is more"}
+        return {"metadata": {"resourceVersion": "7", **more}, "items": []}
+
+    be_patient(monkeypatch)
+    monkeypatch.setattr(module, "_LIST_SECONDS", 0.2)
+    monkeypatch.setattr(pages, "page", another_page)
+    follower = Follower(pages)
+    for name in _NAMES:
+        follower.of("configmaps", name)
+    assert [answer.result(PATIENCE) for answer in asked_by_all(follower, threads)] == [None] * len(_NAMES)
+    assert not pages.goes_on.is_set()

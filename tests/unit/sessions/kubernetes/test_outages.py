@@ -162,3 +162,17 @@ class Told:
 
     def recv(self, **_: object) -> bytes:
         return self._messages.pop(0)
+
+
+def test_a_question_stands_behind_those_of_others_for_seconds_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_QUEUE_SECONDS", 0.01)
+    asked = Cluster(OPTIONS)
+    monkeypatch.setattr(asked, "each", lambda *_, **__: ("told",))
+    for _ in range(cluster._QUESTIONS):
+        assert asked._questions.acquire(blocking=False)  # by questions that the API server doesn't answer
+    assert asked.of_session("pods", "ada", "session", dict) == ("told",)
+    asked._questions.release()
+    assert asked.of_session("pods", "ada", "session", dict) == ("told",)
+    assert asked._questions.acquire(blocking=False) and not asked._questions.acquire(blocking=False)
