@@ -19,6 +19,7 @@ from flows.services.process import alone, end
 from flows.sessions.model import Running
 from flows.sessions.wishes import PreferenceStore
 from tests.support.hub import RELEASE, Hub, Person, made
+from tests.support.hub_faults import kill_for_good
 from tests.support.machine import FIRST
 from tests.support.moving import carry_out, to
 from tests.support.variants import JUPYTER, LIGHT, sign
@@ -81,10 +82,7 @@ def test_a_move_changes_where_the_address_leads_and_the_hub_never_undoes_it(hub:
 def test_a_hub_that_is_killed_and_started_again_disturbs_nobody(hub: Hub, ada: Person) -> None:
     container = hub.container("ada")
     with always_reached(ada, "ada") as seen:
-        killed = hub.pid
-        os.kill(killed, signal.SIGKILL)
-        # Its supervisor starts another one soon.
-        wait_until(lambda: next(one for one in services.status(hub.settings) if one.name == "hub").pid != killed)
+        kill_for_good(hub)
         assert ada.reaches("/user/ada/api") == "ada"  # the authorizer needs no Hub
         hub.again()
         wait_until(lambda: hub.server("ada", ""))

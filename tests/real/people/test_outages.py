@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing
 from time import monotonic
 
 import httpx
-import psutil
 from jupyterhub import dbutil
 
 from flows import services
 from flows.gateway import routes
 from flows.gateway.proxy import Visit
-from flows.services import embedded
-from flows.services.process import supervisor_of
 from flows.sessions.people.share_records import Grants
 from flows.web.authorizer import passes
 from tests.support.hub import Hub, Person
+from tests.support.hub_faults import kill, kill_for_good, standing_still
 from tests.support.people import People, come_in, cookies, opened, says, status
 from tests.support.waiting import PATIENTLY, wait_until
 
@@ -32,40 +27,6 @@ REMEMBERED = 15.0
 TRIES = 3
 # The revision of the Hub's tables before the newest one.
 BEFORE = "ff1860e38070"
-
-
-def process(hub: Hub, name: str) -> int:
-    pid = next(one for one in services.status(hub.settings) if one.name == name).pid
-    assert pid
-    return pid
-
-
-@contextmanager
-def standing_still(hub: Hub, name: str) -> Iterator[None]:
-    pid = process(hub, name)
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-
-
-def kill(hub: Hub, name: str) -> None:
-    def state() -> services.ServiceState:
-        return next(one for one in services.status(hub.settings) if one.name == name)
-
-    pid = process(hub, name)
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not psutil.pid_exists(pid) or not state().running)
-
-
-def kill_for_good(hub: Hub) -> None:
-    """Kill the Hub, and let its supervisor not start it again. It stands still when it is told to end."""
-    with standing_still(hub, "hub"):
-        service = embedded.hub(hub.settings)
-        supervisor_of(service).let_go(service)
-        kill(hub, "hub")
 
 
 def login(hub: Hub, person: Person) -> str:
