@@ -244,6 +244,8 @@ class DatabaseContract:
 
             first = until()
             wait_until(lambda: until() > first + timedelta(seconds=1.2))
+        with lease(engine, "another tag", seconds=10 * PATIENCE):
+            assert leases._take(engine, "another tag", "somebody else", seconds=1) is None
 
     def test_who_asks_which_leases_are_held_hears_of_no_others(self, engine: Engine) -> None:
         with lease(engine, "session given_back"):

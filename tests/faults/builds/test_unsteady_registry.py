@@ -65,6 +65,8 @@ def test_the_registry_is_killed_in_mid_push(unsteady: Unsteady, tmp_path: Path, 
             wait_until(lambda first=first: is_pushed() or first.done())
             if not first.done():
                 break
+        else:
+            pytest.fail("all pushes were over between two looks")
         unsteady.kill()
         time.sleep(down)
         unsteady.start()

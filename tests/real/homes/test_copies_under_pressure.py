@@ -173,7 +173,8 @@ def test_what_copies_ends_with_those_who_began_it(tmp_path: Path) -> None:
                 wait_until(lambda began=began: began.done() or not {"cp", "rsync"}.isdisjoint(programs()))
                 if not began.done():
                     break
-            assert not began.done(), "all copies were over between two looks"
+            else:
+                pytest.fail("all copies were over between two looks")
             end()
             while not began.done():  # rsync begins where cp has ended
                 end()
