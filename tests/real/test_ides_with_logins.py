@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from time import monotonic
 
 import pytest
 from playwright.sync_api import Browser, Page, WebSocket, expect
@@ -25,7 +24,7 @@ from tests.support.ide_images import IdeImages
 from tests.support.machine import ROOT, RegistryServer
 from tests.support.my_sessions import BASE
 from tests.support.people import OUT_SECONDS
-from tests.support.waiting import free_port, wait_until
+from tests.support.waiting import free_port, running_seconds, wait_until
 
 pytestmark = pytest.mark.long
 TOKEN = re.compile("[?&]token=")
@@ -63,7 +62,7 @@ class Visitor:
 
         def closed(channel: WebSocket) -> None:
             self.open_sockets.remove(channel)
-            self.closed[channel] = monotonic()
+            self.closed[channel] = running_seconds()
 
         page.on("websocket", opened)
         page.on("request", lambda asked: self.with_token.append(asked.url) if TOKEN.search(asked.url) else None)
@@ -111,7 +110,7 @@ class House:
         held, owners = self.sockets(guest, session), self.sockets(self.owner, session)
         assert held and owners
         hub.refit("session", "unshare", session, "--with", guest.name)
-        revoked = monotonic()
+        revoked = running_seconds()
         wait_until(lambda: guest.page.evaluate("true") and not held & set(guest.open_sockets))
         assert max(guest.closed[one] for one in held) - revoked <= OUT_SECONDS
         assert page.evaluate("true") and owners <= set(self.owner.open_sockets)
@@ -233,9 +232,9 @@ def test_langflow(house: House) -> None:
     page = house.come("flows", works)
     guest = house.guest
     house.hub.refit("session", "unshare", "flows", "--with", guest.name)
-    revoked = monotonic()
+    revoked = running_seconds()
     wait_until(lambda: guest.page.evaluate(LOOK_AT_FLOWS) == 403)
-    assert monotonic() - revoked <= OUT_SECONDS
+    assert running_seconds() - revoked <= OUT_SECONDS
     assert page.evaluate(LOOK_AT_FLOWS) == 200
     assert not house.owner.with_token + guest.with_token
     house.assert_out(guest.page)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 
 import httpx
 import pytest
@@ -28,7 +27,7 @@ from tests.support.hub import RELEASE, Hub, Person, running_hub
 from tests.support.ide_images import IdeImages
 from tests.support.machine import ROOT, RegistryServer
 from tests.support.people import OUT_SECONDS
-from tests.support.waiting import PATIENCE, PATIENTLY, wait_until
+from tests.support.waiting import PATIENCE, PATIENTLY, running_seconds, wait_until
 
 pytestmark = pytest.mark.long
 SESSION, PORT = "lab", 7006
@@ -168,10 +167,10 @@ def test_all_connections_of_a_guest_end_in_time_with_the_share(lab: Lab, end: Ca
     lab.come(lab.ben)
     with lab.opened(lab.ben) as guests, lab.opened(lab.lin) as own:
         end(lab)
-        begun, seconds = monotonic(), dict[str, float]()
+        begun, seconds = running_seconds(), dict[str, float]()
         for kind, one in guests.items():
             one.ends()
-            seconds[kind] = round(monotonic() - begun, 2)
+            seconds[kind] = round(running_seconds() - begun, 2)
         assert max(seconds.values()) <= OUT_SECONDS, json.dumps(seconds)
         assert lab.status(lab.ben) == httpx.codes.FORBIDDEN
         assert lab.status(lab.lin) == httpx.codes.OK

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from time import monotonic
 
 import pytest
 from playwright.sync_api import Browser, Page, WebSocket, expect
@@ -25,7 +24,7 @@ from tests.support.my_sessions import BASE
 from tests.support.people import OUT_SECONDS
 from tests.support.pictures import picture
 from tests.support.variants import JUPYTER, variant
-from tests.support.waiting import free_port, wait_until
+from tests.support.waiting import free_port, running_seconds, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -142,9 +141,9 @@ def test_one_works_is_moved_and_shares_and_the_other_visits_until_that_ends(stor
 
     mine.reload()
     picture(mine, "my-session-shared")
-    began = monotonic()
+    began = running_seconds()
     mine.get_by_role("button", name="End the share of ben").click()
-    revoked = monotonic()
+    revoked = running_seconds()
     wait_until(lambda: bens.evaluate("true") and closed)  # events come in while a page is asked
     assert began <= closed[0] <= revoked + OUT_SECONDS
     answer = bens.goto(f"{hub.settings.gateway_url}/session/ada/lab")
@@ -157,4 +156,4 @@ def test_one_works_is_moved_and_shares_and_the_other_visits_until_that_ends(stor
 def _watch(channel: WebSocket, closed: list[float]) -> None:
     """Note when a terminal's connection ends."""
     if "/terminals/websocket/" in channel.url:
-        channel.on("close", lambda _: closed.append(monotonic()))
+        channel.on("close", lambda _: closed.append(running_seconds()))

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import httpx
@@ -31,10 +30,10 @@ from flows.web.authorizer import passes
 from tests.support.hub import SERVICES, Hub, Person
 from tests.support.machine import private_home
 from tests.support.variants import LIGHT
-from tests.support.waiting import PATIENCE, PATIENTLY, at_most, free_port, wait_until
+from tests.support.waiting import PATIENCE, PATIENTLY, free_port, running_seconds, wait_until
 
-# Seconds within which somebody is out who may not use a session any more: 2, as is promised.
-OUT_SECONDS = at_most(2.0)
+# Seconds within which somebody is out who may not use a session any more.
+OUT_SECONDS = 2.0
 
 
 @dataclass
@@ -136,10 +135,14 @@ def says(channel: Connection) -> bool:
 
 
 def assert_out(hub: Hub, session: str, channel: Connection, headers: dict[str, str], since: float) -> None:
-    """A terminal has ended in time, with a reason, and doesn't open again."""
+    """A terminal has ended in time, with a reason, and doesn't open again.
+
+    Args:
+        since: `running_seconds` when the right ended.
+    """
     with pytest.raises(ConnectionClosed) as closed:
         channel.recv(timeout=PATIENCE)
-    assert monotonic() - since < OUT_SECONDS
+    assert running_seconds() - since < OUT_SECONDS
     assert closed.value.rcvd is not None and closed.value.rcvd.code == CloseCode.POLICY_VIOLATION
     with pytest.raises(InvalidStatus) as refused:
         opened(hub, session, headers)

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -27,6 +28,7 @@ PATIENCE = round(30 * float(os.environ.get("REFIT_TEST_PATIENCE", "1")))
 """Seconds for which is waited for what comes soon."""
 # How a program on loopback is asked. Without `verify`, each request reads all authorities: 20 ms of CPU.
 PATIENTLY: dict[str, Any] = {"trust_env": False, "timeout": PATIENCE, "verify": NOBODY}
+_TICK_SECONDS = 0.02
 _SPANS = Path(tempfile.gettempdir(), "refit-tests-spans")
 # The first ports of spans that whoever started this process has, and gives to it: of those of root, an ordinary user
 # can take none.
@@ -35,6 +37,32 @@ _GIVEN = [int(first) for first in os.environ.get(GIVEN_SPANS, "").split()]
 _HELD: list[FileLock] = []
 _PORTS: list[int] = []  # of this process's spans, for `free_port`
 T = TypeVar("T")
+
+
+class _RunningClock:
+    """Counts its own short sleeps, each of which takes longer where cores are missing."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        Thread(target=self._count, daemon=True).start()
+
+    def _count(self) -> None:
+        while True:
+            time.sleep(_TICK_SECONDS)
+            self.seconds += _TICK_SECONDS
+
+
+@cache
+def _running_clock(_of_process: int) -> _RunningClock:
+    return _RunningClock()
+
+
+def running_seconds() -> float:
+    """Seconds of a clock that stands still while this machine gets nothing done.
+
+    By it, a promise in seconds is measured: for cores that were lost meanwhile a program isn't late.
+    """
+    return _running_clock(os.getpid()).seconds
 
 
 def at_most(seconds: float) -> float:

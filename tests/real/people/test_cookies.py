@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-from time import monotonic
 from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx
@@ -13,7 +12,7 @@ import pytest
 from flows.web.authorizer import passes
 from tests.support.hub import Hub, Person
 from tests.support.people import People, assert_out, come_in, cookies, opened, says, status
-from tests.support.waiting import PATIENTLY, wait_until
+from tests.support.waiting import PATIENTLY, running_seconds, wait_until
 
 PAGE = {"Accept": "text/html"}
 
@@ -110,7 +109,7 @@ def test_of_two_browsers_the_one_that_logs_out_is_out(hub: Hub, people: People) 
     with opened(hub, "ivy", cookies(ivy)) as first, opened(hub, "ivy", cookies(other)) as second:
         assert says(first) and says(second)
         ivy.client.get("/hub/logout")
-        assert_out(hub, "ivy", first, cookies(ivy), monotonic())
+        assert_out(hub, "ivy", first, cookies(ivy), running_seconds())
         assert says(second)
     assert "/hub/login" in str(ivy.client.get("/session/ivy/api").url)
 
@@ -131,7 +130,7 @@ def test_a_program_comes_with_a_token_of_the_hub_until_that_is_revoked(hub: Hub,
     with opened(hub, "joe", token) as channel:
         assert says(channel)
         assert joe.api("DELETE", f"/users/joe/tokens/{made['id']}").status_code == 204
-        assert_out(hub, "joe", channel, token, monotonic())
+        assert_out(hub, "joe", channel, token, running_seconds())
 
 
 @pytest.mark.parametrize("name", ["zoé.o'neil@example.org", "安", f"{'long' * 50}", "a--b", "-", "1", "ivy-", "ivy.x"])
@@ -147,7 +146,7 @@ def test_a_person_of_any_name_has_sessions_of_their_own(hub: Hub, people: People
     with opened(hub, "papers", cookies(person)) as channel:
         assert says(channel)
         hub.refit("session", "unshare", "papers", "--with", name)
-        assert_out(hub, "papers", channel, cookies(person), monotonic())
+        assert_out(hub, "papers", channel, cookies(person), running_seconds())
     assert person.client.get(f"/session/{session}/api").status_code == 200
 
 
