@@ -177,8 +177,8 @@ class Sessions(SessionAccess):
             self.tokens.forget(name)
             if self._folder(name).exists():
                 command.run(["rm", "-rf", "--", self._folder(name)], root=not self._settings.in_cluster)
-            self.store.forget(name)
             self.gpus.keep(name, ())
+            self.store.forget(name)
             self.gateway.forget(name)
             if purge:
                 # The record goes last: as long as a file of that uid is left, nobody else may get the uid.

@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from flows.host import tools
 from flows.sessions.containers import drift
 from flows.sessions.gpus.gpu import Gpu, NoGpu, Taken, choose, free_from, gpus_among, read_spec
 from flows.sessions.gpus.gpu_pool import GpuPool
+from tests.support.simulated.fleet import fleet
 
 KIND = "refit.example/gpu"
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -184,3 +186,17 @@ def test_f20_limits_that_a_session_was_made_with_are_nobodys_change_by_hand() ->
     told = {"Config": {"CreateCommand": called}, "Name": "x", "HostConfig": limits, "NetworkSettings": {}}
     assert drift.changes(told) == ()
     assert drift.changes({**told, "HostConfig": {**limits, "Memory": 1}}) == ("its limit Memory is 1",)
+
+
+def test_gpus_of_a_session_that_is_removed_are_given_back_while_its_record_says_which(tmp_path: Path) -> None:
+    with fleet(tmp_path) as simulated:
+        made, sessions = simulated.add(1, simulated.image("one")), simulated.sessions
+        known: list[bool] = []
+
+        def keep(name: str, _: object) -> None:
+            known.append(sessions.store.find(name) is not None)
+
+        sessions.gpus = SimpleNamespace(keep=keep)  # type: ignore[assignment]
+        with simulated.world.person():
+            sessions.remove(made.name)
+        assert known == [True] and sessions.store.find(made.name) is None
