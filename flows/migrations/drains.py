@@ -66,6 +66,7 @@ class MachineDrains:
             RefitError: the engine, the registry or the database doesn't answer.
         """
         self.lost.bring_back()
+        self._give_gpus_back()
         if not self._minutes:
             return ()
         self._hold_back_evictions()
@@ -80,6 +81,14 @@ class MachineDrains:
                 self._vacate(line.session)
         going = [line for line in lines if line.action is Action.migrate]
         return tuple(filter(None, at_once(self._move, going, self._sessions.engine.at_once)))
+
+    def _give_gpus_back(self) -> None:
+        """Let others have the GPUs of sessions that are stopped: the run that stopped them may have been killed."""
+        for name in sorted(self._sessions.machines.idle_gpus()):
+            if not (record := self._sessions.store.find(name)) or record[1]:  # it starts, or `refit up` starts it again
+                continue
+            with suppress(RefitError), self._sessions.alone(name, wait=0):
+                self._sessions.settle_gpus(name)
 
     def _may(self, name: str) -> bool:
         """Whether nobody else acts on a session, and it wasn't tried a moment ago."""

@@ -15,6 +15,9 @@ class Machines(Protocol):
     def lost(self) -> frozenset[str]:
         """The sessions that have run, whose containers have gone with their machine and can't write any more."""
 
+    def idle_gpus(self) -> frozenset[str]:
+        """The sessions that keep GPUs from others on a machine on which nothing of them runs."""
+
     def vacate(self, session: str) -> None:
         """Let nothing of a session that is stopped be on a machine which it has to leave. It can be repeated."""
 
@@ -35,6 +38,10 @@ class ThisMachine:
 
     def lost(self) -> frozenset[str]:
         """None."""
+        return frozenset()
+
+    def idle_gpus(self) -> frozenset[str]:
+        """None: those that sessions have are on record, and `refit gpu release` gives them back."""
         return frozenset()
 
     def vacate(self, session: str) -> None:

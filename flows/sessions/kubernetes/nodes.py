@@ -33,6 +33,10 @@ class ClusterNodes:
         pods = self._placement.pods()
         return records.lost(records.containers(made, pods), pods, records.ran(made))
 
+    def idle_gpus(self) -> frozenset[str]:
+        """The sessions with a Pod that has some and in which nothing runs."""
+        return frozenset(pod.session for pod in self._placement.pods() if pod.keeps_devices)
+
     def vacate(self, session: str) -> None:
         """End the Pods of a session on nodes that were closed, if nothing runs in them."""
         self._placement.vacate(session)

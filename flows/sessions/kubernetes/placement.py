@@ -238,7 +238,7 @@ class Placement:
 
     def give_back(self, session: str) -> tuple[str, ...]:
         """End the Pods of a session that have devices, if nothing runs in them; returns what others can have now."""
-        pods = [pod for pod in self.seen_now(session) if pod.devices and pod.idle and not pod.ending]
+        pods = [pod for pod in self.seen_now(session) if pod.keeps_devices]
         for pod in pods:
             self.end(pod.name)
         return tuple(name for pod in pods for name, _ in pod.devices)
@@ -262,9 +262,9 @@ class Placement:
 
 
 def _gets_devices(session: Session, pods: Collection[SessionPod]) -> bool:
-    """Whether a session that runs gets devices which none of its Pods has."""
-    devices, runs = tuple(resources.devices(session).items()), any(not pod.idle for pod in pods)
-    return bool(devices) and runs and all(pod.devices != devices for pod in pods)
+    """Whether a session that runs gets devices which none of its Pods has, whatever a webhook has added to these."""
+    devices, runs = resources.devices(session).items(), any(not pod.idle for pod in pods)
+    return bool(devices) and runs and not any(devices <= set(pod.devices) for pod in pods)
 
 
 def _has_node(told: Mapping[str, Any] | None) -> bool:

@@ -111,6 +111,11 @@ class SessionPod:
         """Whether nothing runs in it, as far as the API server can tell."""
         return not any(slot.opened for slot in self.slots)
 
+    @property
+    def keeps_devices(self) -> bool:
+        """Whether it has devices that nothing uses, until somebody ends it."""
+        return bool(self.devices) and self.idle and not self.ending
+
 
 def pod(told: Mapping[str, Any]) -> SessionPod:
     """A Pod, as the API server tells of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from flows.migrations import lost_sessions
 from flows.migrations.drains import MachineDrains
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
+from tests.support.simulated.fleet import fleet
 from tests.support.waiting import PATIENCE
 
 
@@ -30,6 +32,9 @@ class Machines:
 
     def lost(self) -> frozenset[str]:
         return frozenset(("ada", "bob"))
+
+    def idle_gpus(self) -> frozenset[str]:
+        return frozenset()
 
     def all(self) -> list[SimpleNamespace]:
         return [SimpleNamespace(session=SimpleNamespace(name=name), should_run=True) for name in ("ada", "bob")]
@@ -128,3 +133,26 @@ def test_a_mistake_of_refits_is_logged_and_the_session_rests(
 def test_each_failure_doubles_the_rest_up_to_an_hour() -> None:
     rests = [lost_sessions.rest(failures).total_seconds() for failures in (0, 1, 2, 3, 6, 7, 10**6)]
     assert rests == [60, 60, 120, 240, 1920, 3600, 3600]
+
+
+def test_gpus_of_a_session_whose_stop_was_killed_go_to_others_and_no_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[tuple[str, Sequence[str]]] = []
+    with fleet(tmp_path) as simulated:
+        image, sessions, executor = simulated.image("one"), simulated.sessions, simulated.executor()
+        for number in range(3):
+            made = replace(simulated.add(number, image), gpus=1, devices=("example.com/gpu",))
+            sessions.store.update(made)
+        sessions.store.want("s0", False)  # killed after that, or after the session had ended
+        sessions.store.want("s2", False)
+        gone = frozenset(("s0", "s1", "s2", "unknown"))
+        executor.sessions.machines = SimpleNamespace(lost=frozenset, idle_gpus=lambda: gone)  # type: ignore[assignment]
+        executor.sessions.gpus = SimpleNamespace(keep=lambda *given: kept.append(given))  # type: ignore[assignment]
+        monkeypatch.setattr(MoveExecutor, "open", lambda _: executor)
+        drains = MachineDrains(without_drains(tmp_path))
+        with sessions.alone("s2"):
+            drains.run_once()
+        assert kept == [("s0", ())], "s1 starts again, and somebody acts on s2"
+        drains.run_once()
+        assert kept[1:] == [("s0", ()), ("s2", ())]

@@ -18,6 +18,7 @@ from flows.sessions.kubernetes import manifests, records
 from flows.sessions.kubernetes.cluster import ProgramEnded, StillWaiting
 from flows.sessions.kubernetes.engine import Kubernetes
 from flows.sessions.kubernetes.gpus import ClusterGpus
+from flows.sessions.kubernetes.nodes import ClusterNodes
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.model import Running, Session
 from tests.support.pods import OPTIONS, SESSION
@@ -324,3 +325,41 @@ def test_a_session_that_has_its_gpu_asks_for_no_other(server: Memory) -> None:
     server.pod("refit-ada-1", "n", slot("a", 1, OLD), replace(SESSION, **GPU))
     Placement(server, OPTIONS).prepare(replace(AFTER, **GPU))  # type: ignore[arg-type]
     assert [*server.pods] == ["refit-ada-1"]
+
+
+@pytest.mark.parametrize(
+    ("had", "added", "makes_another"),
+    [
+        (("example.com/gpu",), {"github.com/fuse": "1"}, False),
+        (("example.com/gpu",), {}, False),
+        ((), {"github.com/fuse": "1"}, True),
+        (("example.com/gpu", "example.com/gpu"), {"github.com/fuse": "1"}, True),
+    ],
+)
+def test_what_a_webhook_adds_to_a_pod_is_no_reason_for_another_gpu(
+    had: tuple[str, ...],
+    added: Mapping[str, str],
+    makes_another: bool,
+    server: Memory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flows.sessions.kubernetes.placement.pull_to", lambda *_: None)
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD), replace(SESSION, gpus=len(had), devices=had))
+    for container in server.pods["refit-ada-1"]["spec"]["containers"]:
+        container.setdefault("resources", {}).setdefault("limits", {}).update(added)
+    Placement(server, OPTIONS).prepare(replace(AFTER, **GPU))  # type: ignore[arg-type]
+    assert ("refit-ada-2" in server.pods) == makes_another
+
+
+def test_a_pod_keeps_its_gpus_from_others_when_nothing_runs_in_it_until_it_ends(
+    server: Memory, engine: Kubernetes
+) -> None:
+    session, nodes = replace(SESSION, **GPU), ClusterNodes(server)  # type: ignore[arg-type]
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD), session)
+    assert nodes.idle_gpus() == frozenset(), "it runs"
+    engine.stop(session.container, grace=1)
+    assert nodes.idle_gpus() == {"ada"}
+    server.pods["refit-ada-1"]["metadata"]["deletionTimestamp"] = "2026-11-25T00:00:00Z"
+    assert nodes.idle_gpus() == frozenset(), "it ends already"
+    server.pod("refit-ada-1", "n", {}, SESSION)
+    assert nodes.idle_gpus() == frozenset(), "it has none"
