@@ -57,6 +57,8 @@ class SessionAuthorizedKeys:
         self._seen: tuple[object, ...] = ()
         self._allowed: Keys = {}
         self._not_before: dict[str, float] = {}
+        # Sessions with connections that may have been opened by a key that they don't know any more.
+        self._lost_keys = set[str]()
 
     def look(self) -> None:
         """Bring every session up to date whose keys have changed."""
@@ -71,10 +73,10 @@ class SessionAuthorizedKeys:
                 self._try(sessions, name, keys)
 
     def _try(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> None:
-        self._not_before.pop(name, None)
+        failed = self._not_before.pop(name, None) is not None
         try:
-            if not self._is_there(sessions, name, keys):
-                self._bring(sessions, name, keys)
+            if failed or not self._is_there(sessions, name, keys):
+                self._bring(sessions, name, keys, again=failed)
             elif name not in self._applied and sessions.ssh.addresses().get(name) in self._connected:
                 direct.end_quietly(sessions, name)  # a process before this one may have died between key and connection
             self._applied[name] = keys
@@ -99,14 +101,18 @@ class SessionAuthorizedKeys:
             self._allowed, self._seen = keys_of_sessions(keys, entitlements), seen
         return self._allowed
 
-    def _bring(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> None:
+    def _bring(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...], again: bool) -> None:
+        # It may have failed after the keys were written down: then their session hasn't got them.
         with sessions.alone(name, _LEASE_SECONDS):
             session = sessions.store.session(name)
             before = sessions.ssh.people_keys(name)
-            if before != keys:
-                sessions.ssh.authorize_people(session, keys)
             if {key.body for key in before} - {key.body for key in keys}:
+                self._lost_keys.add(name)
+            if again or before != keys:
+                sessions.ssh.authorize_people(session, keys)
+            if name in self._lost_keys:
                 direct.end_quietly(sessions, name)
+                self._lost_keys.discard(name)
             # One that had no key yet runs without sshd.
             if keys and sessions.running(session) is Running.running:
                 host, _ = sessions.engine.address(session.container, SSH_PORT)

@@ -161,18 +161,20 @@ class Gpus(Protocol):
 class Sshd(Protocol):
     """The sshd of each session, which reads the files of `Session.ssh_folder`. Every verb can be repeated."""
 
-    def check(self) -> None:
-        """Find out whether people may be let in by ssh where sessions run.
+    def check(self, session: Session) -> None:
+        """Find out whether people may be let into a session by ssh where it runs.
 
         Raises:
-            RefitError: nothing keeps others from the sshd of a session.
+            RefitError: nothing keeps others from its sshd, or it runs in what was made without one.
         """
 
-    def provide(self, session: Session) -> None:
+    def provide(self, session: Session, wait: bool = True) -> None:
         """Let the sshd of a session, and those of its later generations, read the folder as it is now.
 
+        `wait`: until a session that runs has it, whether or not this call has changed anything.
+
         Raises:
-            RefitError: a session that runs hasn't got them in time.
+            RefitError: a session that runs hasn't got it in time, or it has keys, and nothing keeps others from it.
         """
 
     def start(self, session: Session) -> None:

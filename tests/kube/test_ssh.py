@@ -138,6 +138,7 @@ def test_a_key_that_is_taken_away_lets_nobody_in_and_ends_what_it_opened(person:
         assert direct.end_those_without_a_key(sessions, NAME) >= 1
         assert stays.wait(PATIENCE) != 0
     change_keys(sessions, NAME, lambda keys: added(keys, [person.key]))
+    assert "by ssh" in sessions.ssh.check(sessions.store.session(NAME))  # its sshd was started anew
     assert person.run("echo in") == "in"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +25,9 @@ _UID = 399124
 _AS_USER = ("setpriv", f"--reuid={_UID}", f"--regid={_UID}", "--clear-groups")
 _SESSION = replace(SESSION, uid=_UID, environment={"COLOUR": "light blue"})
 _PROGRAM = manifests.program(_SESSION, ["sleep", "600"])
-_NO_SSHD = 69
+_NO_SSHD, _REFUSED = 69, 75
+# Shell text of a login: the process that serves it, in the words of the slot.
+_SERVED_BY = "read -r _ _ _ parent _ </proc/$$/stat"
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,45 @@ class Pod:
 
     def slot(self, *words: str, stdin: str = "") -> str:
         """Call its script as an exec does; returns its output."""
-        call = [*self._entered("pid", "mount", "net"), "env", "REFIT_SLOT=a", *_AS_USER]
-        whole = [*call, "sh", "/run/refit/bin/slot", *words]
-        return subprocess.run(whole, check=True, text=True, input=stdin, capture_output=True, timeout=60).stdout
+        call = self.call_of(*words)
+        return subprocess.run(call, check=True, text=True, input=stdin, capture_output=True, timeout=60).stdout
 
-    def begin(self, verb: str = "start") -> None:
-        self.slot("run-next", str(len(_PROGRAM)), verb, "1", "1", "ask", stdin=_PROGRAM)
+    def call_of(self, *words: str) -> list[str]:
+        call = [*self._entered("pid", "mount", "net"), "env", "REFIT_SLOT=a", *_AS_USER]
+        return [*call, "sh", "/run/refit/bin/slot", *words]
+
+    def programs(self) -> str:
+        """The command lines of all that runs in it."""
+        return "\n".join(" ".join(process.cmdline()) for process in self._processes())
+
+    def sshds(self) -> list[str]:
+        """The names of its sshd and of those that serve connections."""
+        return [name for process in self._processes() if (name := process.name()).startswith("sshd")]
+
+    def _processes(self) -> list[psutil.Process]:
+        own = Path(f"/proc/{self.first}/ns/pid").stat().st_ino
+        there = []
+        for process in psutil.process_iter():
+            with suppress(OSError, psutil.Error):
+                if (
+                    Path(f"/proc/{process.pid}/ns/pid").stat().st_ino == own
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
+                    there.append(process)
+        return there
+
+    def begin(self, verb: str = "start", number: int = 1) -> None:
+        self.slot("run-next", str(len(_PROGRAM)), verb, "1", str(number), "ask", stdin=_PROGRAM)
+
+    def start_sshd(self, version: str, *, generation: int = 1, number: int = 1) -> None:
+        self.slot("sshd", version, str(generation), str(number))
+
+    def refusal(self, version: str, *, generation: int = 1, number: int = 1) -> str:
+        """Why its sshd is not started."""
+        with pytest.raises(subprocess.CalledProcessError) as refused:
+            self.start_sshd(version, generation=generation, number=number)
+        assert refused.value.returncode == _REFUSED
+        return str(refused.value.stderr)
 
     def let_in(self, version: str) -> None:
         """Bring the keys, as kubelet does."""
@@ -101,6 +137,9 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
         print(log.read_text())
         raise
     finally:
+        with suppress(psutil.NoSuchProcess):  # one that has become another user doesn't end with its parent
+            for child in psutil.Process(process.pid).children():
+                child.kill()
         process.kill()
         process.wait()
 
@@ -120,7 +159,7 @@ def test_people_come_in_with_the_variables_of_the_session_as_often_as_it_begins(
 def test_it_begins_when_the_home_comes(pod: Pod) -> None:
     pod.let_in("1")
     pod.begin("warm")
-    pod.slot("sshd", "1")
+    assert "does not run here with its home" in pod.refusal("1")
     assert not pod.says("echo in")
     pod.slot("open", "1", "1")
     wait_until(lambda: pod.says("pwd -P") == "/run/refit/home/dev")
@@ -128,22 +167,86 @@ def test_it_begins_when_the_home_comes(pod: Pod) -> None:
 
 def test_keys_that_come_and_go_count_at_once_and_connections_end(pod: Pod) -> None:
     pod.begin()
-    pod.slot("sshd", "none")
+    pod.start_sshd("none")
     assert not pod.says("echo in")
     pod.let_in("1")
-    pod.slot("sshd", "1")
+    pod.start_sshd("1")
     wait_until(lambda: pod.says("echo in") == "in")
     with subprocess.Popen(pod.call("echo in; exec sleep 600"), stdout=subprocess.PIPE) as stays:
         assert stays.stdout and stays.stdout.readline() == b"in\n"
         assert not _is_childless(pod)
         (pod.secret / "authorized_keys").write_text("")
         (pod.secret / "version").write_text("2")
-        pod.slot("keys", "2")
+        pod.slot("keys", "2", "1", "1")
         assert not pod.says("echo in") and stays.poll() is None
         assert int(pod.slot("hang-up")) >= 1
         assert stays.wait(60 * PATIENCE) != 0
     pod.let_in("3")
-    assert pod.says("echo in") == "in"
+    pod.start_sshd("3")
+    wait_until(lambda: pod.says("echo in") == "in")
+
+
+def test_a_late_call_lets_nobody_into_a_session_that_was_stopped(pod: Pod) -> None:
+    pod.let_in("1")
+    pod.begin()
+    wait_until(lambda: pod.says("echo in") == "in")
+    pod.slot("stop", "1", "1")
+    assert "does not run here" in pod.refusal("1")
+    assert not pod.sshds() and not pod.says("echo in")
+    pod.slot("hang-up")
+    assert not pod.sshds() and not pod.says("echo in")
+
+
+def test_of_two_refits_the_one_that_was_taken_for_dead_starts_nothing(pod: Pod) -> None:
+    pod.begin(number=2)
+    pod.let_in("1")
+    assert "number 1 is out of date" in pod.refusal("1", number=1)
+    assert "generation 7 does not run here" in pod.refusal("1", generation=7, number=2)
+    with pytest.raises(subprocess.CalledProcessError):
+        pod.slot("keys", "1", "1", "1")
+    assert not pod.sshds() and not pod.says("echo in")
+    pod.start_sshd("1", number=2)
+    wait_until(lambda: pod.says("echo in") == "in")
+
+
+def test_a_slot_that_is_stopped_while_its_keys_come_starts_none(pod: Pod) -> None:
+    pod.begin()
+    call = pod.call_of("sshd", "1", "1", "1")
+    with subprocess.Popen(call, stderr=subprocess.PIPE, text=True) as waits:
+        # Its number is here as soon as it has begun; that of `begin` is the same, so its process is looked for.
+        wait_until(lambda: "slot sshd 1 1 1" in pod.programs())
+        pod.slot("stop", "1", "2")
+        pod.let_in("1")
+        assert waits.wait(60 * PATIENCE) != 0
+    assert not pod.sshds() and not pod.says("echo in")
+
+
+@pytest.mark.parametrize("trick", ["echo $parent >{file}", "mkfifo {file}"])
+def test_a_guest_spares_no_connection_and_lets_nothing_hang(pod: Pod, trick: str) -> None:
+    pod.let_in("1")
+    pod.begin()
+    wait_until(lambda: pod.says("echo in") == "in")
+    files = ("sshd.pid", "sshd_config.new")
+    tricks = "; ".join(trick.format(file=f"/run/refit/slots/a/{name}") for name in files)
+    with subprocess.Popen(pod.call(f"{_SERVED_BY}; {tricks}; echo in; exec sleep 600"), stdout=subprocess.PIPE) as bob:
+        assert bob.stdout and bob.stdout.readline() == b"in\n"
+        assert int(pod.slot("hang-up")) >= 1
+        assert bob.wait(60 * PATIENCE) != 0
+    wait_until(lambda: pod.says("echo in") == "in")
+
+
+def test_a_session_begins_without_waiting_for_its_sshd(pod: Pod) -> None:
+    pod.let_in("1")
+    config = pod.secret.parent / "etc" / "session_config"
+    text = config.read_text()
+    config.unlink()
+    os.mkfifo(config)  # its sshd can't begin before somebody writes that
+    config.chmod(0o644)
+    pod.begin("warm")
+    pod.slot("open", "1", "1")
+    assert not pod.says("echo in")
+    config.write_text(text)
+    wait_until(lambda: pod.says("echo in") == "in")
 
 
 def test_an_image_without_sshd_says_so(pod: Pod) -> None:
@@ -151,7 +254,7 @@ def test_an_image_without_sshd_says_so(pod: Pod) -> None:
     pod.begin()
     pod.let_in("1")
     with pytest.raises(subprocess.CalledProcessError) as refused:
-        pod.slot("sshd", "1")
+        pod.start_sshd("1")
     assert refused.value.returncode == _NO_SSHD
 
 

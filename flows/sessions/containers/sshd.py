@@ -43,10 +43,10 @@ class ContainerSshd:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def check(self) -> None:
+    def check(self, session: Session) -> None:
         """Nothing is missing on this machine."""
 
-    def provide(self, session: Session) -> None:
+    def provide(self, session: Session, wait: bool = True) -> None:
         """Nothing: containers see the folder as it is."""
 
     def start(self, session: Session) -> None:

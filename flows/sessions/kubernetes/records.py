@@ -23,6 +23,7 @@ from flows.sessions.kubernetes.manifests import (
     fingerprint,
 )
 from flows.sessions.kubernetes.resources import of_plugins
+from flows.sessions.kubernetes.ssh_mounts import ACCOUNTS, TOLD
 from flows.sessions.model import Container, Running, Session
 
 
@@ -86,6 +87,7 @@ class SessionPod:
         devices: resources of device plugins that it asks for, each with its amount, as the API server writes it.
         made: when the API server got it; none: it doesn't say.
         fingerprint: of its specification.
+        ssh: the state of its keys of which kubelet was told; none: it was made without what an sshd needs.
     """
 
     name: str
@@ -101,6 +103,7 @@ class SessionPod:
     devices: tuple[tuple[str, str], ...] = ()
     made: datetime | None = None
     fingerprint: str = ""
+    ssh: str | None = None
 
     def slot_of(self, generation: int) -> Slot | None:
         """The slot that a generation has."""
@@ -144,6 +147,7 @@ def pod(told: Mapping[str, Any]) -> SessionPod:
         devices=tuple(sorted(each for container in spec["containers"] for each in of_plugins(container))),
         made=_moment(metadata.get("creationTimestamp", "")),
         fingerprint=fingerprint(spec),
+        ssh=annotations.get(TOLD, "") if ACCOUNTS in annotations else None,
     )
 
 
@@ -310,11 +314,8 @@ _MOST_WARNINGS = 5
 
 def warnings(events: Iterable[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     """The newest warnings of the cluster about objects of these names, newest first."""
-    told = [
-        event
-        for event in events
-        if event.get("type") == "Warning" and (event.get("involvedObject") or {}).get("name") in names
-    ]
+    named = (event for event in events if (event.get("involvedObject") or {}).get("name") in names)
+    told = [event for event in named if event.get("type") == "Warning"]
     told.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""), reverse=True)
     return list(dict.fromkeys(f"{event.get('reason', '')}: {event.get('message', '')}" for event in told))[
         :_MOST_WARNINGS

@@ -1,7 +1,7 @@
 #!/bin/sh
 # slot [run]: process 1 of a slot. It waits at its gate, runs what was written for it, and ends when that ends by itself.
 # slot run-next N start|warm GENERATION NUMBER sure|ask|BORN [wait] | open GENERATION NUMBER | stop SECONDS NUMBER | state | childless |
-#     keys VERSION | sshd VERSION | hang-up: what Refit calls beside it, as the same user.
+#     keys VERSION GENERATION NUMBER | sshd VERSION GENERATION NUMBER | hang-up: what Refit calls beside it, as the same user.
 set -u
 slot=/run/refit/slots/$REFIT_SLOT
 home=/run/refit/home/dev
@@ -20,7 +20,7 @@ born() {
 # What an earlier container has left means nothing: wait until process 1 of this one has put it away.
 awake() {
     mine=$(born) tries=3000
-    until [ "$(cat "$slot/awake" 2>/dev/null)" = "$mine" ]; do
+    until [ -s "$slot/awake" ] && [ "$(cat "$slot/awake" 2>/dev/null)" = "$mine" ]; do
         tries=$((tries - 1)); [ $tries -gt 0 ] || { echo "its process 1 does not begin" >&2; exit 75; }
         sleep 0.01
     done
@@ -94,29 +94,67 @@ begin() { # generation number late program
         if [ ! -e "$4" ] && [ ! -s "$slot/running" ]; then echo "it was stopped, or a later Refit came" >&2; exit 75; fi
         sleep 0.01
     done
-    if [ "$again$3" = 1now ]; then let_home_in; fi # it may wait for it
+    if [ "$again$3" = 1now ]; then let_home_in "$1"; fi # it may wait for it
 }
 
-let_home_in() {
-    mkdir -p $home && lead $home && serve_beside
+let_home_in() { # generation
+    mkdir -p $home && lead $home && serve_beside "$1"
 }
 
 # --- sshd -----------------------------------------------------------------------------------------------------------
 
 # The slots of a Pod have one network, so it begins when its slot gets the home: the other one has ended by then.
-serve_beside() {
-    [ ! -s $ssh/authorized_keys ] || serve </dev/null >/proc/1/fd/2 2>&1 &
+serve_beside() { # generation
+    # All of it: who has called this waits for whatever holds its output.
+    { [ ! -s $ssh/authorized_keys ] || serve "$1"; } </dev/null >/proc/1/fd/2 2>&1 &
 }
 
-listener() { # its process, if it runs
-    read -r pid <"$slot/sshd.pid" && read -r line <"/proc/$pid/stat" || return 0
-    case $line in *"(sshd)"*) echo "$pid" ;; esac
+# Whether a generation is in this slot, and is not being stopped. Process 1 forgets the generation before it forgets that
+# it was to stop, so they are read the other way round. A FIFO that a program of the session has put there has no size.
+is_here() { # generation
+    [ ! -s "$slot/stopping" ] && [ -s "$slot/running" ] && [ "$(cat "$slot/running")" = "$1" ]
+}
+
+check_has_home() { # generation
+    if [ ! -s "$slot/begun" ] || ! is_here "$1" || [ "$(readlink /home/dev)" != $home ]; then
+        echo "generation $1 does not run here with its home" >&2
+        exit 75
+    fi
+}
+
+sshds() { # pid and parent of all that are called so: the one that listens, and those that serve connections
+    for stat in /proc/[0-9]*/stat; do
+        read -r line 2>/dev/null <"$stat" || continue
+        case $line in *"(sshd)"* | *"(sshd-session)"* | *"(sshd-auth)"*) ;; *) continue ;; esac
+        pid=${line%% *}
+        # shellcheck disable=SC2086 # fields
+        set -- ${line##*)}
+        [ "$1" = Z ] || echo "$pid $2"
+    done
+}
+
+# The one that listens, if it runs. A file could tell of another process: programs of the session can write it.
+listener() {
+    sockets=$(cat /proc/net/tcp /proc/net/tcp6 | while read -r _ here _ state _ _ _ _ _ inode _; do
+        case $here-$state in *:08AE-0A) echo "socket:[$inode] " ;; esac # port 2222, which listens
+    done)
+    [ -n "$sockets" ] || return 0
+    sshds | while read -r pid parent; do
+        [ "$parent" = 1 ] || continue
+        for descriptor in "/proc/$pid/fd"/*; do
+            link=$(readlink "$descriptor") || continue
+            case $sockets in *"$link "*) echo "$pid"; exit ;; esac
+        done
+    done
 } 2>/dev/null
 
-serve() { # with the variables of the program
+serve() { # generation; with the variables of the program
     [ -z "$(listener)" ] || return 0
+    is_here "$1" || { echo "generation $1 does not run here" >&2; return 75; }
     if [ ! -x /usr/sbin/sshd ] || [ ! -r /etc/ssh/session_config ]; then echo "its image has no sshd for sessions" >&2; return 69; fi
-    /bin/sh "$slot/program" enter /bin/sh /run/refit/bin/slot serve
+    /bin/sh "$slot/program" enter /bin/sh /run/refit/bin/slot serve || return
+    # `stop` looks for what runs here: one of the two sees the other.
+    is_here "$1" || { end_sshds >/dev/null; echo "generation $1 was stopped" >&2; return 75; }
 }
 
 # Logins get what the session has, which sshd doesn't hand on by itself. It can't be told a value with a line break.
@@ -126,38 +164,55 @@ variables() {
 }
 
 become_sshd() {
-    config=$slot/sshd_config.$$
+    config=$(mktemp "$slot/sshd_config.XXXXXX") || exit 73
     { printf 'SetEnv %s\n' "$(variables)" && sed "s|/run/refit/ssh/|$ssh/|g" /etc/ssh/session_config; } >"$config" || exit 73
-    mv -f "$config" "$slot/sshd_config"
+    mv -fT "$config" "$slot/sshd_config" || exit 73
     # The folder of a Secret has the modes of one that everybody may write to; its mount is read-only, as sshd can't see.
-    set -- -o StrictModes=no -o "PidFile=$slot/sshd.pid"
+    set -- -o StrictModes=no
     [ ! -s $ssh/host_key-cert.pub ] || set -- "$@" -o HostCertificate=$ssh/host_key-cert.pub
     exec /usr/sbin/sshd -f "$slot/sshd_config" "$@" -E /proc/1/fd/2
 }
 
 await_keys() { # until kubelet has brought this version
-    tries=9000
+    tries=450
     until [ "$(cat $ssh/version 2>/dev/null)" = "$1" ]; do
         tries=$((tries - 1)); [ $tries -gt 0 ] || { echo "its keys do not come" >&2; exit 75; }
-        sleep 0.01
+        sleep 0.2
     done
 }
 
-hang_up() { # all of its connections; how many
-    main=$(listener) ended=0
-    for stat in /proc/[0-9]*/stat; do
-        read -r line 2>/dev/null <"$stat" || continue
-        case $line in *"(sshd)"* | *"(sshd-session)"* | *"(sshd-auth)"*) ;; *) continue ;; esac
-        [ "${line%% *}" = "$main" ] || { kill -KILL "${line%% *}" 2>/dev/null && ended=$((ended + 1)); }
+end_sshds() { # how many
+    ended=0 tries=500
+    while seen=$(sshds) && [ -n "$seen" ]; do
+        # shellcheck disable=SC2086 # pairs of a process and its parent
+        set -- $seen
+        while [ $# -gt 0 ]; do
+            kill -KILL "$1" 2>/dev/null && ended=$((ended + 1))
+            shift 2
+        done
+        # One that was just about to serve somebody may have come since.
+        tries=$((tries - 1)); [ $tries -gt 0 ] || { echo "its connections do not end: $seen" >&2; exit 75; }
+        sleep 0.02
     done
     echo $ended
+}
+
+# All of its connections; how many. Nothing in the session can tell of a process that is to be spared.
+hang_up() {
+    main=$(listener)
+    ended=$(end_sshds) || exit
+    [ -z "$main" ] || ended=$((ended - 1))
+    echo "$ended"
+    [ -s "$slot/running" ] || return 0
+    generation=$(cat "$slot/running")
+    if (check_has_home "$generation") 2>/dev/null; then serve_beside "$generation"; fi
 }
 
 # --- Process 1 ------------------------------------------------------------------------------------------------------
 
 run() {
     mkdir -p "$slot/leases"
-    rm -f "$slot/gate" "$slot/running" "$slot/begun" "$slot/stopping" "$slot/restarted" "$slot/sshd.pid" "$slot"/program.*
+    rm -f "$slot/gate" "$slot/running" "$slot/begun" "$slot/stopping" "$slot/restarted" "$slot"/program.* "$slot"/sshd_config*
     # `told`: kubelet was told to replace the last container. On a disk: a node that is started again has it still.
     [ ! -e /home/.begun ] || [ -e /home/.told ] || : >"$slot/restarted"
     rm -f /home/.told
@@ -172,7 +227,7 @@ run() {
         # It comes before the look at what `stop` writes before it reads this: one of the two sees the other.
         echo "$generation" >"$slot/running"
         if [ -s "$slot/stopping" ] || ! is_newest "$number"; then : >"$slot/running"; rm -f "$program"; continue; fi
-        if ! { mv "$program" "$slot/program" && if [ "$late" = late ]; then lead /; else let_home_in; fi; }; then
+        if ! { mv "$program" "$slot/program" && if [ "$late" = late ]; then lead /; else let_home_in "$generation"; fi; }; then
             [ -s "$slot/stopping" ] || exit 73
             : >"$slot/running"; : >"$slot/stopping"; continue # `stop` kills all that process 1 has started
         fi
@@ -248,15 +303,22 @@ open)
     fence "$2"
     [ -s "$slot/begun" ] && waits=$(cat "$slot/running" 2>/dev/null) || waits=''
     [ "$waits" = "$1" ] || { echo "generation $1 does not wait here" >&2; exit 75; }
-    let_home_in
+    let_home_in "$1"
     ;;
 stop) stop "$1" "$2" ;;
 state) [ ! -s "$slot/begun" ] || cat "$slot/running" 2>/dev/null || true ;;
 childless) childless ;;
-keys) await_keys "$1" ;;
-sshd)
+keys)
+    fence "$3"
     await_keys "$1"
-    [ ! -s $ssh/authorized_keys ] || [ "$(readlink /home/dev)" != $home ] || serve
+    ;;
+sshd)
+    fence "$3"
+    check_has_home "$2"
+    await_keys "$1"
+    fence "$3"
+    check_has_home "$2"
+    [ ! -s $ssh/authorized_keys ] || serve "$2"
     ;;
 serve) become_sshd ;;
 hang-up) hang_up ;;

@@ -21,6 +21,7 @@ MOUNTS: tuple[dict[str, Any], ...] = (
 
 def volumes(secret: str) -> tuple[dict[str, Any], ...]:
     """The volumes of a Pod that slots see; of a session that lets nobody in, the Secret has none of the files."""
+    # All of one volume: kubelet changes them at once, by one symlink, so the version comes with its keys.
     items = [{"key": name, "path": name} for name in (*FILES, VERSION)]
     source = {"secretName": secret, "optional": True, "defaultMode": 0o440, "items": items}
     accounts = {"defaultMode": 0o444, "items": [_ACCOUNTS_FILE]}

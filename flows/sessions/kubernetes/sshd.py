@@ -9,6 +9,7 @@ import base64
 import hashlib
 from collections.abc import Collection
 
+from flows.core import fence
 from flows.core.errors import RefitError
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ProgramEnded
@@ -23,6 +24,7 @@ from flows.sessions.model import Session
 _BROUGHT_SECONDS = 120.0
 # Of sysexits.h, by which the program of a slot says why it can't: EX_USAGE, EX_UNAVAILABLE.
 _UNKNOWN, _NO_SSHD = 64, 69
+_AUTHORIZED = FILES[0]
 _REFUSALS = {
     _UNKNOWN: "Its Pod was made by a Refit that knew no ssh on Kubernetes.",
     _NO_SSHD: "Its image has no sshd for sessions.",
@@ -35,41 +37,54 @@ class SlotSshd:
     def __init__(self, cluster: Cluster, placement: Placement, slots: Slots, isolation: Isolation) -> None:
         self._cluster, self._placement, self._slots, self._isolation = cluster, placement, slots, isolation
 
-    def check(self) -> None:
-        """Find out whether a NetworkPolicy can let Refit alone reach the sshd of sessions.
+    def check(self, session: Session) -> None:
+        """Find out whether a NetworkPolicy can let Refit alone reach the sshd of sessions, and the Pod can have one.
 
         Raises:
-            RefitError: nobody has said from where it comes.
+            RefitError: nobody has said from where Refit comes, or the session runs in a Pod of before.
         """
+        self._check_policy(session)
+        if any(pod.ssh is None for pod, _ in self._with_home(session.name)):
+            raise _refused(session, _UNKNOWN)
+
+    def _check_policy(self, session: Session) -> None:
         if policy(self._cluster.options) is None:
             raise RefitError(
                 "Nobody is let into sessions on Kubernetes by ssh.",
                 why="Every Pod of the cluster could try its keys at their sshd: no NetworkPolicy keeps others out.",
-                hint="write into `kubernetes.gateway_addresses` from where Refit comes, such as 192.0.2.7/32.",
+                hint="write into `kubernetes.gateway_addresses` from where Refit comes, such as 192.0.2.7/32; "
+                f"`refit session ssh-keys {session.name}` shows and removes keys that it has.",
             )
 
-    def provide(self, session: Session) -> None:
-        """Let the slots of a session read its folder as it is now.
+    def provide(self, session: Session, wait: bool = True) -> None:
+        """Let the slots of a session read its folder as it is now; `wait`: until those that run do.
 
         Raises:
-            RefitError: kubelet has not brought it to a slot that runs.
+            RefitError: kubelet has not brought it to a slot that runs, or others could reach the sshd of a session that
+                has keys.
         """
         if not (files := _files(session)):  # it has had no key yet
             return
+        if files.get(_AUTHORIZED):
+            self._check_policy(session)
         version = _version(files)
         self._isolation.ensure()
         name = manifests.secret(session.name)
-        there = (self._cluster.find("secrets", name) or {}).get("data") or {}
+        secret = self._cluster.find("secrets", name)
+        if secret is None:
+            raise _without_secret(session, self._cluster.options.namespace)
+        there = secret.get("data") or {}
         asked = {key: base64.b64encode(data).decode() for key, data in {**files, VERSION: version.encode()}.items()}
-        if all(there.get(key) == asked.get(key) for key in (*FILES, VERSION)):
-            return
-        gone = dict.fromkeys(there.keys() & set(FILES) - asked.keys())
-        self._cluster.patch("secrets", name, {"data": {**asked, **gone}}, "merge")
+        if any(there.get(key) != asked.get(key) for key in (*FILES, VERSION)):
+            gone = dict.fromkeys(there.keys() & set(FILES) - asked.keys())
+            self._cluster.patch("secrets", name, {"data": {**asked, **gone}}, "merge")
+        # A Refit that wrote the Secret may have been killed before it told kubelet.
         for pod in self._placement.pods(session.name):
-            if not pod.ending:
+            if not pod.ending and pod.ssh not in (None, version):
                 self._slots.annotate(pod.name, {TOLD: version})
-        for pod, slot in self._with_home(session.name):
-            self._call(session, pod, slot, "keys", version)
+        for pod, slot in self._with_home(session.name) if wait else ():
+            if pod.ssh is not None:
+                self._call(session, pod, slot, "keys", version, str(slot.opened), str(fence.number()))
 
     def start(self, session: Session) -> None:
         """Start it in the slot of a session that runs without.
@@ -79,7 +94,8 @@ class SlotSshd:
         """
         version = _version(_files(session))
         for pod, slot in self._with_home(session.name):
-            self._call(session, pod, slot, "sshd", version)
+            if slot.opened == session.generation:
+                self._call(session, pod, slot, "sshd", version, str(slot.opened), str(fence.number()))
 
     def end_logins(self, session: Session, good: Collection[str]) -> int:
         """End all connections to it: which key has opened one is known in its slot alone."""
@@ -92,13 +108,7 @@ class SlotSshd:
         except ProgramEnded as error:
             if error.code not in _REFUSALS:
                 raise
-            raise ClusterError(
-                f"Nobody can come into the session {session.name!r} by ssh.",
-                why=_REFUSALS[error.code],
-                hint=f"`refit session stop {session.name}` and `refit session start {session.name}` make another Pod."
-                if error.code == _UNKNOWN
-                else "",
-            ) from None
+            raise _refused(session, error.code) from None
 
     def _with_home(self, session: str) -> list[tuple[SessionPod, Slot]]:
         """The slots in which the session runs, but for one that waits for its home."""
@@ -106,10 +116,38 @@ class SlotSshd:
         return [(pod, slot) for pod in pods for slot in pod.slots if slot.opened and not slot.late]
 
 
+def _refused(session: Session, code: int) -> ClusterError:
+    again = f"`refit session stop {session.name}` and `refit session start {session.name}` make another Pod."
+    return ClusterError(
+        f"Nobody can come into the session {session.name!r} by ssh.",
+        why=_REFUSALS[code],
+        hint=again if code == _UNKNOWN else "",
+    )
+
+
+def _without_secret(session: Session, namespace: str) -> ClusterError:
+    return ClusterError(
+        f"The keys of the session {session.name!r} can't be brought to it.",
+        why=f"There is no Secret {manifests.secret(session.name)} in {namespace}.",
+        hint=f"`refit session stop {session.name}` and `refit session start {session.name}` make another one.",
+    )
+
+
 def _files(session: Session) -> dict[str, bytes]:
-    """The files that its sshd reads, by name."""
+    """The files that its sshd reads, by name.
+
+    Raises:
+        RefitError: Refit's user may not read one.
+    """
     there = {name: session.ssh_folder / name for name in FILES}
-    return {name: file.read_bytes() for name, file in there.items() if file.exists()}
+    try:
+        return {name: file.read_bytes() for name, file in there.items() if file.exists()}
+    except OSError as error:
+        raise RefitError(
+            f"The files for the sshd of the session {session.name!r} can't be read.",
+            why=str(error),
+            hint="they belong to the user as whom Refit runs: a Refit that is root may have made them (chown).",
+        ) from None
 
 
 def _version(files: dict[str, bytes]) -> str:

@@ -63,7 +63,8 @@ class Ssh:
             self._make_folder(session)
         if lets_in(session.ssh_folder):
             self.certificates.sign(session.name, session.ssh_folder)
-            self._engine.sshd.provide(session)
+            # Not until the slot of now has it, which may be out of reach: its next generation reads what is there then.
+            self._engine.sshd.provide(session, wait=False)
 
     def keys(self, name: str) -> tuple[PublicKey, ...]:
         """The keys that were given to this session alone, whosever they are."""
@@ -98,7 +99,7 @@ class Ssh:
         if not (own or people or session.ssh_folder.exists()):
             return
         if own or people:
-            self._engine.sshd.check()
+            self._engine.sshd.check(session)
         self._make_folder(session)
         if own or people:
             self._make_key(session.ssh_folder / "host_key", session.uid)

@@ -10,10 +10,10 @@ from flows.sessions.model import Session
 class SimulatedSshd:
     """Implements `engine.Sshd`: nobody comes in."""
 
-    def check(self) -> None:
+    def check(self, session: Session) -> None:
         pass
 
-    def provide(self, session: Session) -> None:
+    def provide(self, session: Session, wait: bool = True) -> None:
         pass
 
     def start(self, session: Session) -> None:

@@ -16,10 +16,11 @@ from flows.core.settings import Settings
 from flows.core.settings.cluster import ClusterSettings, SessionEngine
 from flows.sessions.engine import Engine
 from flows.sessions.kubernetes import manifests, ssh_mounts
-from flows.sessions.kubernetes.cluster import Cluster, ProgramEnded
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ProgramEnded
 from flows.sessions.kubernetes.isolation import Isolation
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.records import SessionPod, Slot
+from flows.sessions.kubernetes.refusals import ClusterAway
 from flows.sessions.kubernetes.slots import Slots
 from flows.sessions.kubernetes.sshd import SlotSshd
 from flows.sessions.model import Session
@@ -41,6 +42,8 @@ class Server:
         self.calls: list[tuple[str, ...]] = []
         self.told: list[Mapping[str, str | None]] = []
         self.policies, self.code = 0, 0
+        self.ssh: str | None = ""
+        self.away = False
         running, sleeping = (Slot(name, number, opened=number) for name, number in (("a", 2), ("b", 0)))
         self.slots = (running, sleeping)
 
@@ -52,8 +55,10 @@ class Server:
             cast("Cluster", self), cast("Placement", placement), cast("Slots", slots), cast("Isolation", isolation)
         )
 
-    def find(self, resource: str, name: str) -> dict[str, Any]:
+    def find(self, resource: str, name: str) -> dict[str, Any] | None:
         assert (resource, name) == ("secrets", "refit-token-ada")
+        if not self.secret:
+            return None
         return {"data": dict(self.secret)}
 
     def patch(self, resource: str, name: str, change: Mapping[str, Any], kind: str) -> None:
@@ -67,6 +72,7 @@ class Server:
         here = SessionPod(
             "refit-ada-1", "ada", "7", "", "", "n1", "10.0.0.9", ending=False, over=False, slots=self.slots
         )
+        here = replace(here, ssh=self.ssh)
         return here, replace(here, name="refit-ada-0", ending=True)
 
     def ensure(self) -> None:
@@ -80,12 +86,15 @@ class Server:
 
     def annotate(self, pod: str, annotations: Mapping[str, str | None]) -> None:
         assert pod == "refit-ada-1"
+        if self.away:
+            raise ClusterAway("It is away.")
         self.told.append(annotations)
+        self.ssh = annotations[ssh_mounts.TOLD]
 
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    return replace(SESSION, token_file=tmp_path / "refit" / "sessions" / "ada" / "token")
+    return replace(SESSION, generation=2, token_file=tmp_path / "refit" / "sessions" / "ada" / "token")
 
 
 def bring(session: Session, **files: str) -> None:
@@ -104,9 +113,12 @@ def test_the_files_come_into_the_secret_and_kubelet_is_told_of_them_once(session
     version = has.pop(ssh_mounts.VERSION)
     assert has == {"token": "token", "authorized_keys": KEY, "host_key": "private", "probe": "probe"}
     assert server.told == [{ssh_mounts.TOLD: version}] and server.policies == 1
-    assert server.calls == [("refit-ada-1", "a", "keys", version)]
-    server.sshd.provide(session)
+    assert server.calls == [("refit-ada-1", "a", "keys", version, "2", "0")]
+    server.sshd.provide(session, wait=False)
     assert len(server.told) == len(server.calls) == 1
+    server.sshd.provide(session)
+    assert server.told == [{ssh_mounts.TOLD: version}]
+    assert server.calls == [("refit-ada-1", "a", "keys", version, "2", "0")] * 2
 
 
 def test_a_key_that_goes_is_another_version_and_the_token_stays(session: Session) -> None:
@@ -135,7 +147,10 @@ def test_it_begins_where_the_session_runs_and_not_where_its_home_is_awaited(sess
     server = Server()
     bring(session, authorized_keys=KEY)
     server.sshd.start(session)
-    assert [call[:3] for call in server.calls] == [("refit-ada-1", "a", "sshd")]
+    assert [(*call[:3], *call[4:]) for call in server.calls] == [("refit-ada-1", "a", "sshd", "2", "0")]
+    server.calls.clear()
+    server.sshd.start(replace(session, generation=1))
+    assert server.calls == []
     assert server.sshd.end_logins(session, ()) == 3
     server.slots = (server.slots[1], replace(server.slots[0], late=True))
     server.calls.clear()
@@ -159,6 +174,69 @@ def test_another_failure_stays_what_it_is(session: Session) -> None:
     bring(session, authorized_keys=KEY)
     with pytest.raises(ProgramEnded):
         server.sshd.start(session)
+
+
+def test_keys_that_kubelet_has_not_brought_are_awaited_again_by_whoever_repeats_it(session: Session) -> None:
+    server = Server()
+    bring(session, authorized_keys=KEY)
+    server.code = 75
+    for _ in range(2):
+        with pytest.raises(ProgramEnded):
+            server.sshd.provide(session)
+    assert len(server.told) == 1 and len(server.calls) == 2
+    server.code = 0
+    server.sshd.provide(session)
+    assert [call[2] for call in server.calls] == ["keys"] * 3
+
+
+def test_kubelet_is_told_by_whoever_comes_after_one_that_wrote_the_secret_alone(session: Session) -> None:
+    server = Server()
+    bring(session, authorized_keys=KEY)
+    server.away = True
+    with pytest.raises(ClusterAway):
+        server.sshd.provide(session)
+    assert ssh_mounts.VERSION in server.secret and not server.told
+    server.away = False
+    server.sshd.provide(session, wait=False)
+    assert [*server.told[0]] == [ssh_mounts.TOLD] and not server.calls
+
+
+def test_a_pod_of_before_is_known_before_anything_is_written_and_its_session_moves(session: Session) -> None:
+    server = Server()
+    server.ssh = None
+    with pytest.raises(RefitError, match="Nobody can come into") as refused:
+        server.sshd.check(session)
+    assert "knew no ssh" in refused.value.why and "another Pod" in refused.value.hint
+    bring(session, authorized_keys=KEY)
+    server.sshd.provide(session)
+    assert not server.told and not server.calls
+
+
+def test_keys_are_not_brought_where_others_could_try_theirs(session: Session) -> None:
+    server = Server(OPTIONS)
+    bring(session, authorized_keys=KEY)
+    with pytest.raises(RefitError, match="Nobody is let into sessions") as refused:
+        server.sshd.provide(session)
+    assert "ssh-keys ada" in refused.value.hint and server.secret.keys() == {"token"}
+    bring(session, authorized_keys="")
+    server.sshd.provide(session)
+
+
+def test_a_session_whose_secret_is_gone_is_told_so(session: Session) -> None:
+    server = Server()
+    server.secret.clear()
+    bring(session, authorized_keys=KEY)
+    with pytest.raises(ClusterError, match="can't be brought") as refused:
+        server.sshd.provide(session)
+    assert "refit-token-ada" in refused.value.why and "session start ada" in refused.value.hint
+
+
+def test_a_file_that_cannot_be_read_is_named(session: Session) -> None:
+    bring(session, authorized_keys=KEY)
+    (session.ssh_folder / "host_key").mkdir()
+    with pytest.raises(RefitError, match="can't be read") as refused:
+        Server().sshd.provide(session)
+    assert "host_key" in refused.value.why
 
 
 def test_keys_that_are_refused_change_nothing(session: Session, tmp_path: Path) -> None:
