@@ -249,6 +249,24 @@ def test_a_session_begins_without_waiting_for_its_sshd(pod: Pod) -> None:
     wait_until(lambda: pod.says("echo in") == "in")
 
 
+def test_an_sshd_that_starts_while_its_slot_ends_goes_at_once(pod: Pod) -> None:
+    pod.begin()
+    pod.let_in("1")
+    config = pod.secret.parent / "etc" / "session_config"
+    text = config.read_text()
+    config.unlink()
+    os.mkfifo(config)  # it stands still between its look and its start
+    config.chmod(0o644)
+    with subprocess.Popen(pod.call_of("sshd", "1", "1", "1"), stderr=subprocess.PIPE, text=True) as late:
+        wait_until(lambda: "slot serve" in pod.programs())
+        # As process 1 does; `stop` itself would end the call, but for one that came between two of its looks.
+        Path(f"/proc/{pod.first}/root/run/refit/slots/a/running").write_text("")
+        config.write_text(text)
+        assert late.wait(60 * PATIENCE) == _REFUSED
+        assert late.stderr and "was stopped" in late.stderr.read()
+    assert not pod.sshds() and not pod.says("echo in")
+
+
 def test_an_image_without_sshd_says_so(pod: Pod) -> None:
     (pod.secret.parent / "etc" / "session_config").unlink()
     pod.begin()
