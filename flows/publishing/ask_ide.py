@@ -1,7 +1,7 @@
 """Asks the IDE of an image for its health and its page: runs beside it, with nothing but the image's own Python.
 
 It is called with two URLs and the seconds for which it may ask again, and prints JSON. The URLs are those of the health
-and of the page without its token.
+and of the page without its token; the latter is empty where the page has none, and isn't asked for then.
 """
 
 from __future__ import annotations
@@ -35,6 +35,14 @@ def code(url: str) -> int:
         return error.code
 
 
+def opens(page: str) -> bool:
+    """Whether a page answers, and doesn't refuse."""
+    try:
+        return 200 <= code(page) < 300
+    except (OSError, http.client.HTTPException):
+        return False
+
+
 def asked(health: str, page: str, seconds: float) -> dict[str, object]:
     """The last that was seen of the health, whether that is 200, and whether the page opens to all."""
     end, seen = time.monotonic() + seconds, "nothing"
@@ -46,7 +54,7 @@ def asked(health: str, page: str, seconds: float) -> dict[str, object]:
         else:
             seen = f"it answers {answer}"
             if answer == http.HTTPStatus.OK:
-                return {"seen": seen, "ready": True, "opens": 200 <= code(page) < 300}
+                return {"seen": seen, "ready": True, "opens": bool(page) and opens(page)}
         if time.monotonic() > end:
             return {"seen": seen, "ready": False, "opens": False}
         time.sleep(PAUSE_SECONDS)

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -26,7 +26,9 @@ from flows.publishing import probe
 UID = 65_537
 MOST_GROWTH = 0.05  # of the image before
 MOST_NAMED, MOST_PROBLEMS = 8, 500
+MOST_PATH = 200  # characters of a path that was not searched
 MOST_SHOWN = 2_000  # characters of a line of a probe's report
+MOST_TOLD = 64 << 20  # bytes that a program in an image may print: it may be anybody's
 SHORTEST_SECRET = 8
 PIP_CHECK = (
     "test -e /opt/app-root/pyvenv.cfg || exit 0; "
@@ -76,6 +78,7 @@ class Files:
 
     stale: tuple[str, ...]
     secrets: tuple[str, ...]
+    unread: tuple[str, ...]
     sizes: dict[str, int]
     packages: dict[str, str]
 
@@ -226,6 +229,22 @@ def none_of(check: str, wrong: Sequence[str], seconds: float = 0.0) -> Finding:
     more = f"\nand {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
     named = "\n".join(on_a_line(each)[:MOST_SHOWN] for each in wrong[:MOST_NAMED])
     return Finding(check, not wrong, named + more if wrong else "none", seconds)
+
+
+def no_secrets(leaks: Sequence[str], unread: Sequence[str], left_out: str = "") -> Finding:
+    """The finding that there are no secrets, with what was not searched.
+
+    Args:
+        leaks: the secrets that there are.
+        unread: files and folders that the look may not read.
+        left_out: a sentence on that which was not searched either.
+    """
+    finding = none_of("secrets", leaks)
+    more = ", …" if len(unread) > MOST_NAMED else ""
+    named = ", ".join(on_a_line(each)[:MOST_PATH] for each in sorted(unread)[:MOST_NAMED])
+    closed = f"not searched, as the check may not read them ({len(unread)}): {named}{more}"
+    lines = [finding.seen, *([closed] if unread else []), *([left_out] if left_out else [])]
+    return replace(finding, seen="\n".join(lines))
 
 
 def timed(check: str, look: Callable[[], tuple[bool, str]]) -> Finding:

@@ -15,6 +15,7 @@ import mmap
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,13 +96,14 @@ def files(values: dict[str, str], root: str = "/") -> dict[str, object]:
 
     Returns:
         `stale`: compiled files that say something else than their source. `secrets`: path and what is there.
-        `sizes`: `deb/…`, `rpm/…` and `pypi/…` → bytes. `packages`: the same → version.
+        `sizes`: `deb/…`, `rpm/…` and `pypi/…` → bytes. `packages`: the same → version. `unread`: what can't be read.
     """
     stale, secrets = [], []
+    unread: list[str] = []
     system = [*_dpkg_packages(Path(root, "var/lib/dpkg/status")), *_rpm_packages(root)]
     sizes = {name: size for name, _, size in system}
     packages = {name: version for name, version, _ in system}
-    for path in _walk(root):
+    for path in _walk(root, unread):
         name = f"/{path.relative_to(root)}"
         secrets += [f"{name}: {what}" for what in _leaks(name, path, values)]
         if path.suffix == ".pyc" and (problem := _staleness(path)):
@@ -111,17 +113,32 @@ def files(values: dict[str, str], root: str = "/") -> dict[str, object]:
             package = f"pypi/{normal(distribution)}"
             sizes[package] = sizes.get(package, 0) + _recorded_bytes(path)
             packages[package] = max(version, packages.get(package, ""))  # of several, in whatever order, one
-    return {"stale": sorted(stale), "secrets": sorted(secrets), "sizes": sizes, "packages": packages}
+    mistakes = {"stale": sorted(stale), "secrets": sorted(secrets)}
+    return {**mistakes, "unread": sorted(unread), "sizes": sizes, "packages": packages}
 
 
-def _walk(root: str) -> Iterator[Path]:
-    """All regular files that can be read, but for those on mounts, which aren't the image's."""
+def _walk(root: str, unread: list[str]) -> Iterator[Path]:
+    """All regular files that can be read, but for those on mounts, which aren't the image's.
+
+    The files and folders that can't be read are added to `unread`, by their path below `root`.
+    """
     mounted = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-    for folder, folders, names in os.walk(root):
+
+    def leave_out(path: Path) -> None:
+        unread.append(f"/{path.relative_to(root)}")
+
+    for folder, folders, names in os.walk(root, onerror=lambda error: leave_out(Path(error.filename))):
         folders[:] = [name for name in folders if str(Path(folder, name)) not in mounted]
-        for path in (Path(folder, name) for name in names):
-            if path.is_file() and not path.is_symlink() and str(path) not in mounted and os.access(path, os.R_OK):
+        for path in (Path(folder, name) for name in names if str(Path(folder, name)) not in mounted):
+            try:
+                is_file = stat.S_ISREG(path.lstat().st_mode)
+            except OSError:  # its folder may be listed, and no more
+                leave_out(path)
+                continue
+            if is_file and os.access(path, os.R_OK):
                 yield path
+            elif is_file:
+                leave_out(path)
 
 
 def _leaks(name: str, path: Path, values: dict[str, str]) -> Iterator[str]:

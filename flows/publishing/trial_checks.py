@@ -1,7 +1,8 @@
 """Looks at images where Refit has no Podman: by programs in trials of them, as in sessions.
 
-A trial has the rights of a session and no more. So files that root alone may read are not searched for secrets, and an
-image of a person's own isn't looked at: nothing there holds that it has no network.
+A trial has the rights of a session and no more, and nothing there holds that it has no network. So its programs are
+told none of Refit's own secrets to search for, files that root alone may read are not searched, and an image of a
+person's own isn't looked at. The finding on secrets says what was left out.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pydantic import TypeAdapter
 from flows.catalog.model import Access
 from flows.core.errors import RefitError
 from flows.core.formatting import printable
-from flows.core.programs.command import ProgramFailed
+from flows.core.programs.command import FOREIGN_OUTPUT, ProgramFailed
 from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 from flows.images.registry import Registry
@@ -27,12 +28,14 @@ from flows.publishing import ask_ide, probe
 from flows.publishing.checks import (
     FILES,
     MOST_SHOWN,
+    MOST_TOLD,
     PIP_CHECK,
     PROBE,
     Finding,
     Report,
     imported,
     in_config,
+    no_secrets,
     none_of,
     parsed,
     secret_values,
@@ -43,6 +46,9 @@ STEADY_SECONDS, END_SECONDS = 5.0, 30.0
 _PIP_SECONDS, _FILES_SECONDS, _GRACE_SECONDS = 120.0, 600.0, 30.0
 _PROBE_INSIDE = "/tmp/refit-probe.py"
 _ASKS = Path(ask_ide.__file__)
+_LEFT_OUT = (
+    "Refit's own secrets: searched for in the configuration alone, as programs of an image in a Pod aren't told them"
+)
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,15 @@ class ImageTrial(Protocol):
             RefitError: there is no room for it, or the image doesn't start.
         """
 
-    def execute(self, argv: Sequence[str], stdin: str = "", limit: float = 60.0) -> str:
-        """Run a program in it, `limit` seconds at most; returns its output."""
+    def address(self) -> str:
+        """The address at which others reach it.
+
+        Raises:
+            RefitError: it has none.
+        """
+
+    def execute(self, argv: Sequence[str], stdin: str = "", limit: float = 60.0, most: int = FOREIGN_OUTPUT) -> str:
+        """Run a program in it, `limit` seconds and `most` bytes of output at most; returns its output."""
 
     def ended(self) -> str:
         """Why it doesn't run any more; empty: it does."""
@@ -119,15 +132,15 @@ class TrialLook:
 
     def _look_at_files(self, digest: str, access: Access, before: tuple[Finding, ...], settings: Settings) -> Report:
         """In one that does nothing else, because one that was used has files that aren't the image's."""
-        started, values = time.monotonic(), secret_values(settings)
+        started = time.monotonic()
         with self._trials(digest, access, idle=True) as trial:
             trial.start()
-            report = parsed(_probed(trial, "files", json.dumps(values), _FILES_SECONDS), FILES)
+            report = parsed(_probed(trial, "files", "{}", _FILES_SECONDS), FILES)
         repository = self._registry.repository
         config = self._registry.config(repository, self._registry.manifest(repository, digest))
         seconds = round(time.monotonic() - started, 2)
-        leaks = [*in_config(config, values), *report.secrets]
-        findings = (none_of("stale", report.stale, seconds), none_of("secrets", leaks))
+        leaks = [*in_config(config, secret_values(settings)), *report.secrets]
+        findings = (none_of("stale", report.stale, seconds), no_secrets(leaks, report.unread, _LEFT_OUT))
         return Report((*before, *findings), report.sizes, report.packages)
 
 
@@ -138,10 +151,12 @@ def _alive(trial: ImageTrial, access: Access, settings: Settings) -> Finding:
 
 
 def _answers(trial: ImageTrial, access: Access, settings: Settings) -> tuple[bool, str]:
-    limit, own = settings.ready_timeout_seconds * access.patience, f"http://127.0.0.1:{access.port}"
-    page = access.page.replace("{token}", "")
-    argv = ["python3", "-B", "-", f"{own}{access.health}", f"{own}{page}", f"{limit:g}"]
+    limit = settings.ready_timeout_seconds * access.patience
     try:
+        # As people reach a session: an IDE that listens on loopback alone would never be reached.
+        own = f"http://{_in_url(trial.address())}:{access.port}"
+        page = f"{own}{access.page.replace('{token}', '')}" if "{token}" in access.page else ""
+        argv = ["python3", "-B", "-", f"{own}{access.health}", page, f"{limit:g}"]
         told = trial.execute(argv, stdin=_ASKS.read_text(encoding="utf-8"), limit=limit + _GRACE_SECONDS)
     except RefitError:
         # It is known to whoever runs containers first, and told a while later.
@@ -152,8 +167,11 @@ def _answers(trial: ImageTrial, access: Access, settings: Settings) -> tuple[boo
     seen = f"{access.health}: {printable(answer.seen)[:MOST_SHOWN]}"
     if not answer.ready:
         return False, f"{seen}, not 200 within {limit:g} s.\n{_last_words(trial)}"
-    open_to_all = "{token}" in access.page and answer.opens
-    return not open_to_all, f"{access.page} opens without its token" if open_to_all else seen
+    return not answer.opens, f"{access.page} opens without its token" if answer.opens else seen
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 def _stays_up(trial: ImageTrial) -> tuple[bool, str]:
@@ -164,7 +182,7 @@ def _stays_up(trial: ImageTrial) -> tuple[bool, str]:
 
 def _pip(trial: ImageTrial) -> tuple[bool, str]:
     try:
-        told = trial.execute(["sh", "-c", PIP_CHECK], limit=_PIP_SECONDS)
+        told = trial.execute(["sh", "-c", PIP_CHECK], limit=_PIP_SECONDS, most=MOST_TOLD)
     except ProgramFailed as error:
         return False, error.tail
     return True, printable(told.strip()[:MOST_SHOWN])
@@ -178,7 +196,7 @@ def _imports(trial: ImageTrial, distributions: Sequence[str]) -> tuple[bool, str
 def _probed(trial: ImageTrial, look: str, request: str, limit: float) -> str:
     """The report of the probe, whose input is the request."""
     trial.execute(["sh", "-c", f"cat >{_PROBE_INSIDE}"], stdin=PROBE.read_text(encoding="utf-8"))
-    return trial.execute(["python3", "-B", _PROBE_INSIDE, look], stdin=request, limit=limit)
+    return trial.execute(["python3", "-B", _PROBE_INSIDE, look], stdin=request, limit=limit, most=MOST_TOLD)
 
 
 def _end_of(trial: ImageTrial) -> str:

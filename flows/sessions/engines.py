@@ -17,14 +17,14 @@ from flows.core.settings import Settings
 from flows.sessions import trial
 from flows.sessions.engine import Engine, Gpus, Homes, Tokens
 from flows.sessions.machines import Machines, ThisMachine
-from flows.sessions.trial import Trial, Trials
+from flows.sessions.trial import Trials
 
 with lazily(globals()):
     from flows.gateway.proxy import Gateway
     from flows.images.registry import Registry
     from flows.publishing.checks import Look
     from flows.publishing.container_checks import ContainerLook
-    from flows.publishing.trial_checks import TrialLook
+    from flows.publishing.trial_checks import ImageTrial, TrialLook
     from flows.sessions.containers.podman import Podman
     from flows.sessions.containers.trials import PodmanTrials
     from flows.sessions.gpus.gpu_pool import GpuPool
@@ -90,7 +90,7 @@ def look_in_pods(settings: Settings) -> Look:
     return TrialLook(partial(_image_trial, settings), Registry(settings))
 
 
-def _image_trial(settings: Settings, digest: str, access: Access, *, idle: bool) -> AbstractContextManager[Trial]:
+def _image_trial(settings: Settings, digest: str, access: Access, *, idle: bool) -> AbstractContextManager[ImageTrial]:
     configuration = partial(_idle_configuration if idle else _configuration, settings)
     return ClusterTrials(settings, configuration, copies=False).begin(trial.alone(digest, access))
 

@@ -11,7 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, NewType
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic.dataclasses import dataclass as validated
 
 from flows.catalog.model import Access
 from flows.core.errors import RefitError
@@ -60,14 +61,14 @@ def nearest_legal(name: str) -> str:
     return re.sub(r"^[^a-z]+", "", words)[:LONGEST_NAME].rstrip("-")
 
 
-@dataclass(frozen=True)
+@validated(frozen=True, config=ConfigDict(validate_by_name=True, validate_by_alias=True))
 class Volume:
     """A folder that a session has beside its home.
 
     Attributes:
         name: as the session knows it.
         path: where it is inside the container.
-        ref: the volume, as its keeper names it; written as `folder`, which it was called first.
+        ref: the volume, as its keeper names it; all JSON has it as `folder`, which it was called first.
         read_only: the session can't write there.
         shared: it belongs to no session, and others may have it as well.
     """

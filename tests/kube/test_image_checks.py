@@ -53,6 +53,7 @@ def test_an_image_that_answers_passes_once_for_all(settings: Settings, tmp_path:
     report = checked(settings, image)
     assert report.passed, report.findings
     assert [finding.check for finding in report.findings] == ["ide", "pip", "imports", "stale", "secrets"]
+    assert "Refit's own secrets: searched for in the configuration alone" in report.findings[-1].seen
     assert checked(settings, image) == report  # as it was written down
 
 
@@ -64,8 +65,12 @@ def test_what_is_wrong_is_found(settings: Settings, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("before", "seen"),
-    [("echo broken >&2; exit 3", "broken"), ("echo slow >&2; sleep 600", "not 200 within 20 s")],
-    ids=["ends", "never answers"],
+    [
+        ("echo broken >&2; exit 3", "broken"),
+        ("echo slow >&2; sleep 600", "not 200 within 20 s"),
+        ("echo loopback >&2; cd /tmp; : >api; exec python3 -m http.server 8000 --bind 127.0.0.1", "refused"),
+    ],
+    ids=["ends", "never answers", "answers on loopback alone"],
 )
 def test_an_image_whose_program_ends_or_never_answers_says_so(
     settings: Settings, tmp_path: Path, before: str, seen: str

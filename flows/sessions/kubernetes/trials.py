@@ -14,6 +14,7 @@ from typing import Any
 from flows.core import fence
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
+from flows.core.programs.command import FOREIGN_OUTPUT
 from flows.core.settings import Settings
 from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.kubernetes import ownership, records, rehearsal_budget, trial_pods
@@ -22,6 +23,7 @@ from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
 from flows.sessions.kubernetes.isolation import Isolation
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.programs import output_of
+from flows.sessions.kubernetes.refusals import ClusterError
 from flows.sessions.kubernetes.trial_pods import TRIAL
 from flows.sessions.model import Session
 from flows.sessions.packages.model import Outcome
@@ -143,9 +145,20 @@ class ClusterTrial:
         except StillWaiting as error:
             raise NoTrial(records.waits_for(self._cluster.find("pods", self._name) or {}) or error.what) from error
 
-    def execute(self, argv: Sequence[str], stdin: str = "", limit: float = QUICK) -> str:
+    def address(self) -> str:
+        """The address of its Pod.
+
+        Raises:
+            ClusterError: it has none, as it is gone, for instance.
+        """
+        told = self._cluster.find("pods", self._name) or {}
+        if address := (told.get("status") or {}).get("podIP"):
+            return str(address)
+        raise ClusterError(f"The Pod {self._name} has no address.", why=trial_pods.end_of(told or None))
+
+    def execute(self, argv: Sequence[str], stdin: str = "", limit: float = QUICK, most: int = FOREIGN_OUTPUT) -> str:
         """Run a program in it, as the session's user; returns its output."""
-        return output_of(self._cluster, self._name, TRIAL, argv, stdin, limit=limit)
+        return output_of(self._cluster, self._name, TRIAL, argv, stdin, limit=limit, most=most)
 
     def ended(self) -> str:
         """Why it doesn't run any more; empty: it does."""

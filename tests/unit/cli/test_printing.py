@@ -27,6 +27,7 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from flows import lock_requirements, prune_images
+from flows.catalog.model import Access
 from flows.cli import console, main, tables
 from flows.cli.console import Printer
 from flows.cli.screen import Screen
@@ -39,6 +40,8 @@ from flows.orchestration import queues
 from flows.releases.report import BuildReport
 from flows.sessions.activity.evidence import Process
 from flows.sessions.activity.hook import last_words
+from flows.sessions.model import HomeRef, Running, Session, Volume
+from flows.sessions.overview import Status
 from tests.support.examples import several
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -178,6 +181,26 @@ def test_json_has_the_same_text_and_may_be_shown(text: str) -> None:
     finally:
         console.out = before
     assert is_plain(paper.getvalue()) and json.loads(paper.getvalue()) == json.loads(json.dumps({"text": text}))
+
+
+def test_scripts_find_the_volumes_of_a_session_under_the_keys_that_they_always_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    volume = Volume("data", "/data", HomeRef("/volumes/ada/data"))
+    ada = Session("ada", "p", "2026a", "sha256:1", 1, HomeRef("/home"), Path("/t"), Access(), volumes=(volume,))
+    for shown in (Status(ada, Running.running, True), [Status(ada, Running.running, True)]):
+        paper = io.StringIO()
+        monkeypatch.setattr(console, "out", Printer(file=paper, width=100, color_system=None))
+        console.show_json(shown)
+        told = json.loads(paper.getvalue())
+        (found,) = (told[0] if isinstance(told, list) else told)["session"]["volumes"]
+        assert found == {
+            "name": "data",
+            "path": "/data",
+            "folder": "/volumes/ada/data",
+            "read_only": False,
+            "shared": False,
+        }
 
 
 @given(text=STRANGE)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import py_compile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from pydantic import SecretStr
@@ -126,6 +129,40 @@ def test_files_that_may_be_there(tmp_path: Path, path: str, content: str) -> Non
 def test_the_value_of_a_setting_in_any_file_is_found_and_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "library.bin").write_bytes(bytes(100_000) + b"correct horse" + bytes(10))
     assert secrets(tmp_path, password="correct horse") == ["/library.bin: holds password"]
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Without root's right to read all files."""
+    own = os.getresuid()
+    if own[1] == 0:
+        os.setresuid(checks.UID, checks.UID, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(*own)
+
+
+def test_what_may_not_be_read_is_named() -> None:
+    with TemporaryDirectory() as place:  # each folder above one of pytest's own is closed to others
+        root = Path(place, "image")
+        for folder in ("etc", "root", "listed"):
+            (root / folder).mkdir(parents=True)
+        (root / "etc/shadow").write_text("key\n")
+        (root / "listed/.netrc").write_text("machine index login me password it\n")
+        (root / "etc/pip.conf").write_text("[global]\nindex-url = https://index\n")
+        (root / "etc/link").symlink_to("shadow")
+        modes = {"etc/shadow": 0o000, "root": 0o000, "listed": 0o444}
+        for path, mode in modes.items():
+            (root / path).chmod(mode)
+        Path(place).chmod(0o755)
+        with as_nobody():
+            found = probe.files({}, str(root))
+        for path in modes:
+            (root / path).chmod(0o700)
+        assert found["unread"] == ["/etc/shadow", "/listed/.netrc", "/root"]
+        assert found["secrets"] == ["/etc/pip.conf: index-url"]
+        assert probe.files({}, str(root))["unread"] == []
 
 
 def test_a_link_is_not_what_it_leads_to(tmp_path: Path) -> None:

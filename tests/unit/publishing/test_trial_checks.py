@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from flows.catalog.model import Access
 from flows.core.errors import RefitError
-from flows.core.programs.command import ProgramFailed
+from flows.core.programs.command import FOREIGN_OUTPUT, ProgramFailed
 from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.publishing import ask_ide, checks, trial_checks
@@ -27,7 +27,7 @@ DIGEST = f"sha256:{'a' * 64}"
 IMAGE = f"docker://registry.example/images@{DIGEST}"
 IDE = Access(port=8888, health="/api", page="/lab?token={token}")
 READY = {"seen": "it answers 200", "ready": True, "opens": False}
-FILES = {"stale": [], "secrets": [], "sizes": {"pypi/rich": 3}, "packages": {"pypi/rich": "1"}}
+FILES = {"stale": [], "secrets": [], "unread": [], "sizes": {"pypi/rich": 3}, "packages": {"pypi/rich": "1"}}
 Told = dict[str, object]
 
 
@@ -38,6 +38,9 @@ class Tried:
         self.told: Told = {"ide": json.dumps(READY), "pip": "", "modules": "{}", "files": json.dumps(FILES), **told}
         self.over, self.begun, self.there = "", list[bool](), False
         self.heard: dict[str, str] = {}
+        self.asked: dict[str, Sequence[str]] = {}
+        self.most: dict[str, int] = {}
+        self.at: str | RefitError = "192.0.2.7"
 
     @contextmanager
     def __call__(self, digest: str, access: Access, *, idle: bool) -> Iterator[Tried]:
@@ -49,12 +52,17 @@ class Tried:
     def start(self) -> None:
         self.there = True
 
-    def execute(self, argv: Sequence[str], stdin: str = "", limit: float = 60.0) -> str:
+    def address(self) -> str:
+        if isinstance(self.at, RefitError):
+            raise self.at
+        return self.at
+
+    def execute(self, argv: Sequence[str], stdin: str = "", limit: float = 60.0, most: int = FOREIGN_OUTPUT) -> str:
         assert self.there and limit < 3600
         if argv[-1].startswith("cat >"):
             return ""
         asked = "pip" if argv[0] == "sh" else "ide" if argv[2] == "-" else argv[-1]
-        self.heard[asked] = stdin
+        self.heard[asked], self.asked[asked], self.most[asked] = stdin, argv, most
         if isinstance(answer := self.told[asked], Exception):
             raise answer
         return str(answer)
@@ -124,15 +132,69 @@ def test_each_mistake_is_found_and_shown_as_text(settings: Settings, told: Told,
     assert "\x1b" not in found[check]
 
 
-def test_secrets_in_the_configuration_are_found_where_they_are_told_to_the_look_at_files_alone(
+def test_secrets_are_searched_for_in_the_configuration_and_no_program_of_the_image_hears_one(
     settings: Settings,
 ) -> None:
-    secret = settings.model_copy(update={"metrics_token": SecretStr("correct horse")})
+    secret = settings.model_copy(
+        update={
+            "metrics_token": SecretStr("correct horse"),
+            "registry_password": SecretStr("battery staple"),
+            "database_url": "postgresql://refit:stapled-horse@db.example/refit",
+        }
+    )
     tried = Tried()
     told = looked(tried, secret, config={"config": {"Env": ["COLOUR=correct horse"]}, "history": []})
-    assert wrong(told) == {"secrets": "environment: holds metrics_token"}
-    assert "correct horse" in tried.heard["files"]
-    assert not [asked for asked, heard in tried.heard.items() if "correct horse" in heard and asked != "files"]
+    assert wrong(told)["secrets"].startswith("environment: holds metrics_token\n")
+    values = checks.secret_values(secret).values()
+    assert {"correct horse", "battery staple", "stapled-horse"} <= {*values}
+    given = [*tried.heard.values(), *(" ".join(argv) for argv in tried.asked.values())]
+    assert not [value for value in values if value in "\n".join(given)]
+    assert tried.heard["files"] == "{}"  # all that the look at files is given
+
+
+def test_what_was_not_searched_for_secrets_is_said(settings: Settings) -> None:
+    closed = [f"/root/{number}\x1b" for number in range(9)]
+    report = looked(Tried(files=json.dumps({**FILES, "unread": closed})), settings)
+    (seen,) = [finding.seen for finding in report.findings if finding.check == "secrets"]
+    assert report.passed and seen.startswith("none\n") and "\x1b" not in seen
+    assert "may not read them (9): /root/0" in seen and "/root/7" in seen and "/root/8" not in seen
+    assert "Refit's own secrets: searched for in the configuration alone" in seen
+
+
+@pytest.mark.parametrize(
+    ("address", "own"), [("192.0.2.7", "http://192.0.2.7:8888"), ("2001:db8::7", "http://[2001:db8::7]:8888")]
+)
+def test_an_ide_is_asked_where_people_reach_it(settings: Settings, address: str, own: str) -> None:
+    tried = Tried()
+    tried.at = address
+    looked(tried, settings)
+    assert [*tried.asked["ide"]][3:5] == [f"{own}/api", f"{own}/lab?token="]
+
+
+def test_one_without_an_address_has_ended_or_is_no_mistake_of_the_image(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = Tried()
+    tried.at, tried.over = RefitError("The Pod has no address."), "It has ended."
+    assert "ended at once" in wrong(looked(tried, settings))["ide"]
+    monkeypatch.setattr(trial_checks, "END_SECONDS", 0.01)
+    tried.over = ""
+    with pytest.raises(RefitError, match="has no address"):
+        looked(tried, settings)
+
+
+def test_a_page_without_a_token_is_not_asked_for(settings: Settings) -> None:
+    tried = Tried()
+    assert looked(tried, settings, Access(port=8888, health="/api", page="/")).passed
+    assert tried.asked["ide"][4] == ""
+
+
+def test_programs_of_an_image_may_print_as_much_as_on_one_machine(settings: Settings) -> None:
+    tried = Tried()
+    looked(tried, settings)
+    assert {asked: tried.most[asked] for asked in ("pip", "modules", "files")} == dict.fromkeys(
+        ("pip", "modules", "files"), checks.MOST_TOLD
+    )
 
 
 @pytest.mark.parametrize("access", [IDE, Access()], ids=["ide", "none"])
@@ -208,6 +270,9 @@ class Ide(BaseHTTPRequestHandler):
     """Is ready, shows its page to nobody, and says too much."""
 
     def do_GET(self) -> None:
+        if self.path == "/resets":
+            self.close_connection = True
+            return
         code = {"/api": 200, "/closed": 302, "/open": 200}.get(self.path, 500)
         self.send_response(code)
         self.send_header("Location", "/open")
@@ -218,12 +283,17 @@ class Ide(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize(("page", "opens"), [("/closed", False), ("/open", True), ("/ill", False)])
+@pytest.mark.parametrize(("page", "opens"), [("/closed", False), ("/open", True), ("/ill", False), ("/resets", False)])
 def test_a_page_is_open_if_it_answers_itself(page: str, opens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with serving(Ide) as port:
         own = f"http://127.0.0.1:{port}"
         assert ask_ide.asked(f"{own}/api", f"{own}{page}", PATIENCE) == {**READY, "opens": opens}
+
+
+def test_an_ide_without_a_page_of_its_own_is_asked_for_its_health_alone() -> None:
+    with serving(Ide) as port:
+        assert ask_ide.asked(f"http://127.0.0.1:{port}/api", "", PATIENCE) == READY
 
 
 def test_what_never_answers_is_asked_for_no_longer_than_said(monkeypatch: pytest.MonkeyPatch) -> None:
