@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 import pytest
@@ -19,6 +20,7 @@ from tests.support.machine import ROOT
 from tests.support.pods import SESSION
 from tests.support.waiting import PATIENCE, wait_until
 
+T = TypeVar("T")
 _SCRIPT = ROOT / "flows/sessions/kubernetes/slot.sh"
 # Nobody's, but for this test.
 _UID = 399124
@@ -49,23 +51,22 @@ class Pod:
 
     def programs(self) -> str:
         """The command lines of all that runs in it."""
-        return "\n".join(" ".join(process.cmdline()) for process in self._processes())
+        return "\n".join(" ".join(words) for words in self._of_each(psutil.Process.cmdline))
 
     def sshds(self) -> list[str]:
         """The names of its sshd and of those that serve connections."""
-        return [name for process in self._processes() if (name := process.name()).startswith("sshd")]
+        return [name for name in self._of_each(psutil.Process.name) if name.startswith("sshd")]
 
-    def _processes(self) -> list[psutil.Process]:
+    def _of_each(self, attribute: Callable[[psutil.Process], T]) -> list[T]:
+        """An attribute of each process in it; one that ends meanwhile has none."""
         own = Path(f"/proc/{self.first}/ns/pid").stat().st_ino
-        there = []
+        values = []
         for process in psutil.process_iter():
             with suppress(OSError, psutil.Error):
-                if (
-                    Path(f"/proc/{process.pid}/ns/pid").stat().st_ino == own
-                    and process.status() != psutil.STATUS_ZOMBIE
-                ):
-                    there.append(process)
-        return there
+                inside = Path(f"/proc/{process.pid}/ns/pid").stat().st_ino == own
+                if inside and process.status() != psutil.STATUS_ZOMBIE:
+                    values.append(attribute(process))
+        return values
 
     def begin(self, verb: str = "start", number: int = 1) -> None:
         self.slot("run-next", str(len(_PROGRAM)), verb, "1", str(number), "ask", stdin=_PROGRAM)

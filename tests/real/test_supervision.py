@@ -7,7 +7,6 @@ import shutil
 import signal
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -20,6 +19,7 @@ from flows.core.settings import Settings
 from flows.services import ServiceState, doctor_home, launcher, process
 from flows.services.embedded import registry
 from flows.services.supervision import FOLDER, NOTES
+from tests.support.processes import is_alive
 from tests.support.waiting import free_port, wait_until
 
 # Prefect's server and worker take long to start: services/test_services.py kills those that its folder has anyway.
@@ -94,15 +94,8 @@ def test_services_outlive_their_supervisor_and_up_takes_them_in_again(alone: Set
     assert not gone.ok and "nothing starts registry again" in gone.seen and "refit up" in gone.hint
     services.up(alone, only=["registry"])
     assert state(alone, "registry").pid != pid and supervisor(alone).pid != first.pid
-    assert not _lives(old), "two registries would run"
+    assert not is_alive(old), "two registries would run"
     assert [finding.ok for finding in doctor_home.supervisor(alone)] == [True]
-
-
-def _lives(process: psutil.Process) -> bool:
-    """Whether it runs: one that has ended may still wait to be reaped, by whichever process became its parent."""
-    with suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def test_what_was_ended_stays_ended_and_down_leaves_nothing(alone: Settings) -> None:

@@ -6,10 +6,13 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from threading import RLock
 from typing import NoReturn
+
+import psutil
 
 _FORKS = RLock()
 
@@ -34,6 +37,13 @@ def between_forks(work: Callable[[], object]) -> Callable[[], None]:
             work()
 
     return held
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs: one that has ended may still wait to be reaped, by whichever process became its parent."""
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _to_the_end(work: Callable[[], object]) -> NoReturn:

@@ -18,6 +18,7 @@ import pytest
 from flows.core.programs import command, process_records, program_output, spawn
 from flows.core.programs.command import ProgramFailed, ProgramMissing, run
 from flows.core.programs.process_records import ProcessId
+from tests.support.processes import is_alive
 from tests.support.terminal import CTRL_C, Terminal
 from tests.support.waiting import PATIENCE
 
@@ -169,7 +170,7 @@ def test_what_a_killed_run_left_behind_is_found_and_ended(tmp_path: Path) -> Non
 
     assert all(p.is_running() for p in tree)
     assert process_records.end_recorded(tmp_path / "running") == 1
-    assert eventually(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in tree))
+    assert eventually(lambda: not any(map(is_alive, tree)))
     assert process_records.end_recorded(tmp_path / "running") == 0
 
 
