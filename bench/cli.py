@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import traceback
 from pathlib import Path
 
 from bench import (
@@ -70,17 +71,33 @@ BENCHMARKS = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run benchmarks, write down each as soon as it is done, and print the table; 1: a goal wasn't reached."""
+    """Run benchmarks, write down each as soon as it is done, and print the table.
+
+    Returns 1 if a goal wasn't reached, 2 if a benchmark failed.
+    """
     asked = _parser().parse_args(arguments)
     logging.disable(logging.INFO)
-    for name in [] if asked.table or asked.readme else asked.names or list(BENCHMARKS):
-        print(f"{name} …", file=sys.stderr)
-        save(measure(name, BENCHMARKS[name]))
+    names = [] if asked.table or asked.readme else asked.names or list(BENCHMARKS)
+    failed = [name for name in names if not _is_measured(name)]
     rows = ordered(load(), BENCHMARKS)
     print(table(rows))
     if asked.readme:
         README.write_text(with_table(README.read_text(), table(rows)))
+    if failed:
+        print(f"Failed, so that the table has their rows of before: {', '.join(failed)}", file=sys.stderr)
+        return 2
     return 0 if all(row.reached for row in rows) else 1
+
+
+def _is_measured(name: str) -> bool:
+    """Measure one thing; a benchmark that fails is told of, and keeps nobody from the others."""
+    print(f"{name} …", file=sys.stderr)
+    try:
+        save(measure(name, BENCHMARKS[name]))
+    except (Exception, SystemExit):  # a benchmark ends itself by the latter where what it measured went wrong
+        traceback.print_exc()
+        return False
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -25,7 +25,7 @@ UID = 234_569
 def run() -> list[Row]:
     """Snapshot and rollback of a home of 10 GB in the pool, of which something was saved just before."""
     with tempfile.TemporaryDirectory(prefix="refit-bench-") as folder:
-        settings = Settings(home=Path(folder))
+        settings = Settings(home=Path(folder), session_home=0.0)  # it has the whole pool
         pool = Pool(settings)
         pool.create(POOL)
         try:

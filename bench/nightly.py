@@ -1,7 +1,7 @@
 """A night in which nothing has changed: `refit nightly` with 24 images, the Prefect server up, and real indexes.
 
-The images are made up (their stages are empty, nothing was checked): a night without news asks the same of them,
-and of the mirror and the package index.
+The images are made up (their stages are empty, nothing was checked, all are signed): a night without news asks the same
+of them, and of the mirror and the package index.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.core.settings.environment import variables
 from flows.images.build import Built
-from flows.images.manifests import MANIFEST
+from flows.images.manifests import MANIFEST, canonical
 from flows.images.registry import Registry
-from flows.publishing import evidence
+from flows.publishing import evidence, provenance
 from flows.publishing.publish import push_labelled
+from flows.publishing.signatures import Publications
 from flows.releases.plan import ReleasePlan
 from flows.services import csrf
+from tests.support.live_folders import modified, paths_below
 from tests.support.waiting import free_port
 
 IMAGES = 24
@@ -69,14 +71,18 @@ def _served(settings: Settings) -> Iterator[Settings]:
 
 
 def _publish_all(planned: ReleasePlan, settings: Settings) -> None:
-    """Images of all profiles as if they had been built, checked and tagged yesterday."""
+    """Images of all profiles as if they had been built, checked, signed and tagged yesterday."""
     registry, database = Registry(settings), open_database(settings.database)
+    publications = Publications(settings, database, registry)
     plan = pretend(planned.graph, settings)
     yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     for profile in planned.profiles:
         top = plan.steps[planned.graph.tops[profile.stem]]
         image = push_labelled(registry, profile, Built(top.stage, top.key or "", top.layer, top.digest or ""))
-        evidence.attach(registry, image, {"made-up.json": b"{}"}, database)
+        asked = provenance.asked(profile.stem, RELEASE)
+        document = canonical(provenance.statement(registry.repository, image.digest, asked))
+        evidence.attach(registry, image, {evidence.PROVENANCE: document}, database)
+        publications.sign(image, document, profile.stem, RELEASE)
         alias = f"{profile.stem}_{RELEASE}"
         for tag in (f"{alias}_{yesterday:%Y%m%d}", alias):
             registry.put_manifest(registry.repository, tag, image.content, MANIFEST)
@@ -111,7 +117,6 @@ def _nothing_done(night: Any) -> bool:
     return kept and all(stage["reused"] for stage in stages) and not night["locks"]
 
 
-def _stored(settings: Settings) -> dict[str, int]:
+def _stored(settings: Settings) -> dict[Path, int]:
     """All that the registry keeps, and since when."""
-    files = (settings.home.parent / "registry").rglob("*")
-    return {str(file): file.stat().st_mtime_ns for file in files if file.is_file() and file.name != "log"}
+    return modified(path for path in paths_below(settings.home.parent / "registry") if path.name != "log")

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from bench.matrix import scratch
 from bench.results import Row
+from flows import lock_requirements
 from flows.catalog import load
 from flows.core.database import now, open_database
 from flows.core.settings import Settings
@@ -118,19 +119,19 @@ def _nothing_to_do(planned: ReleasePlan) -> bool:
     return planned.plan.count(Action.reuse) == len(planned.graph.stages)
 
 
-def remember_locks(catalog: Path, settings: Settings) -> list[Path]:
-    """Let it be known that the locks of the release are those of this index; returns their folders."""
-    profiles = load.load_catalog(catalog).releases[RELEASE].profiles
-    folders = list(dict.fromkeys(profile.bundle.pythons[profile.python] for profile in profiles))
-    for look in freshness.look_at_locks(dict.fromkeys(folders, ""), settings).values():
+def remember_locks(catalog: Path, settings: Settings) -> dict[Path, str]:
+    """Let it be known that the locks of the release are those of this index; returns their folders and terms."""
+    targets = lock_requirements.targets([load.load_catalog(catalog).releases[RELEASE]])
+    terms = {target.folder: target.terms for target in targets}
+    for look in freshness.look_at_locks(terms, settings).values():
         freshness.keep(look, settings)
-    return folders
+    return terms
 
 
 def _looked_at(catalog: Path, settings: Settings) -> Row:
-    folders = remember_locks(catalog, settings)
+    terms = remember_locks(catalog, settings)
     started = monotonic()
-    looks = freshness.look_at_locks(dict.fromkeys(folders, ""), settings).values()
+    looks = freshness.look_at_locks(terms, settings).values()
     seconds = monotonic() - started
     same = all(look.finding.verdict is Verdict.same for look in looks)
     return Row("index pages of the 24 images, nothing moved", "s", "≤ 2 s", seconds, same and seconds <= 2)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import downtime, fleet, grafts, kills, matrix, patch, real, results
+from bench import cli, downtime, fleet, grafts, kills, matrix, patch, real, results
 from bench.cli import BENCHMARKS, README, main
 from bench.lab import Answer, Client
 from bench.matrix import Measured, Run
@@ -105,6 +105,28 @@ def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         main(["matrx"])
     assert "Did you mean 'matrix'?" in capsys.readouterr().err
+
+
+def test_a_benchmark_that_fails_keeps_nobody_from_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def bad() -> list[Row]:
+        raise OSError("no space left")
+
+    def worse() -> list[Row]:
+        raise SystemExit("nothing came of it")
+
+    file = tmp_path / "results.json"
+    monkeypatch.setattr(
+        cli, "BENCHMARKS", {"bad": Benchmark(bad), "worse": Benchmark(worse), "plan": Benchmark(lambda: [PLAN])}
+    )
+    monkeypatch.setattr(cli, "save", lambda rows: results.save(rows, file))
+    monkeypatch.setattr(cli, "load", lambda: results.load(file))
+    monkeypatch.setattr("logging.disable", lambda _: None)
+    assert main([]) == 2
+    told = capsys.readouterr()
+    assert "no space left" in told.err and "rows of before: bad, worse" in told.err
+    assert "| plan |" in told.out
 
 
 def test_what_was_measured_is_of_benchmarks_that_are_there() -> None:
