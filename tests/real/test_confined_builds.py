@@ -26,6 +26,7 @@ from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
 from tests.support import tiny
 from tests.support.leftovers import sleepers
+from tests.support.live_folders import paths_below
 from tests.support.waiting import wait_until
 
 LIMITS = PersonalBuilds(disk_gb=2.0, memory_gb=0.2, processes=64, minutes=20.0)
@@ -65,7 +66,7 @@ def small(builder: Builder) -> Built:
 def groups_of_processes(settings: Settings) -> list[Path]:
     """Those of this home's builds; other tests have theirs at the same time."""
     name = cgroup(Path("build-"), settings).name
-    return [*Path("/sys/fs/cgroup").glob(f"**/{name}*")]
+    return [path for path in paths_below(Path("/sys/fs/cgroup")) if path.name.startswith(name)]
 
 
 def stage(name: str, text: str) -> Stage:

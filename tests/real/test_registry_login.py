@@ -25,6 +25,7 @@ from flows.images.registry import Registry
 from flows.images.registry_errors import RegistryError
 from flows.images.stages import Kind, Stage
 from flows.services import embedded, garbage, process
+from tests.support.live_folders import contents, paths_below
 from tests.support.machine import private_home
 from tests.support.waiting import PATIENTLY, free_port, wait_until
 
@@ -109,8 +110,8 @@ def test_buildah_skopeo_and_podman_log_in(home: Settings, tmp_path: Path) -> Non
 def test_the_password_is_in_one_file_of_its_owner_and_nowhere_else(home: Settings, image: str) -> None:
     password = (home.home / "services/registry/password").read_text()
     assert len(password) >= 32
-    files = [path for path in home.home.rglob("*") if path.is_file() and "containers" not in path.parts]
-    holding = [path for path in files if password.encode() in path.read_bytes()]
+    files = contents(path for path in paths_below(home.home) if "containers" not in path.parts)
+    holding = [path for path, content in files.items() if password.encode() in content]
     assert [path.name for path in holding] == ["password"]
     for name in ("password", "htpasswd", "config.yml"):
         assert (home.home / "services/registry" / name).stat().st_mode & 0o777 == 0o600

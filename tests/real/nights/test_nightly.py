@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from flows.core.programs import command
+from tests.support.live_folders import modified, paths_below
 from tests.support.machine import RegistryServer
 from tests.support.nights import RELEASE, Scene, ended, made, new, news, profile, report, runs, serve
 from tests.support.prefect_api import FINAL, ask, start_run
@@ -78,15 +79,11 @@ def test_a_night_without_news_starts_no_program_and_writes_nothing(
 ) -> None:
     assert {lock["change"] for lock in settled["locks"]} == {"nothing moved"} and made(settled) == []
 
-    def stored() -> dict[str, int]:
-        files = [path for path in registry_server.storage.rglob("*") if path.is_file()]
-        return {str(path): path.stat().st_mtime_ns for path in files}
-
-    before = stored()
+    before = modified(paths_below(registry_server.storage))
     night = scene.night()
     assert night["failures"] == {} and night["locks"] == [] and night["looked_at"] == 2
     assert new(night) == set() and made(night) == []
-    assert stored() == before
+    assert modified(paths_below(registry_server.storage)) == before
     logs = {"logs": {"flow_run_id": {"any_": [runs(prefect, "nightly")[0]["id"]]}}}
     messages = [line["message"] for line in prefect.post("/logs/filter", json=logs).json()]
     assert not [message for message in messages if message.startswith("+ ")]
