@@ -27,7 +27,7 @@ from flows.migrations.move import Phase
 from flows.migrations.move_steps import StepName
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.orphaned_moves import interrupted
-from flows.migrations.planning.consent import terms
+from flows.migrations.planning.move_terms import terms
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
 from flows.migrations.planning.rollout_state import RolloutState

@@ -47,9 +47,9 @@ from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutS
 from flows.migrations.results import Deferred, Result
 from flows.migrations.rollouts.store import Rollouts
 from flows.migrations.steps import previous_containers, unattended
+from flows.migrations.steps.effects import Steps
 from flows.migrations.steps.failure_attribution import puts_off
 from flows.migrations.steps.others import seen_of
-from flows.migrations.steps.table import Steps
 from flows.publishing.publish import access_of
 from flows.publishing.signatures import Publications
 from flows.sessions.gpus.gpu import NoGpu

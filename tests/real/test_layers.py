@@ -12,7 +12,7 @@ import pytest
 from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.host import tools
-from flows.images.grafting import graft
+from flows.images.grafting import graft_fit
 from flows.images.grafting.configuration import configured, written
 from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, compare
 from flows.images.manifests import Manifest, digest_of
@@ -66,10 +66,10 @@ def trees(workshop: Workshop) -> Trees:
 
 
 def _obstacles(workshop: Workshop, trees: Trees, image: Manifest, old: Manifest, new: Manifest) -> list[str]:
-    different = graft.differing(trees.tree(workshop.repository, old), trees.tree(workshop.repository, new))
+    different = graft_fit.differing(trees.tree(workshop.repository, old), trees.tree(workshop.repository, new))
     assert different
     carried = [trees.layer(workshop.repository, part) for part in workshop.carried(image, old)]
-    return [str(obstacle) for obstacle in graft.obstacles(carried, different)]
+    return [str(obstacle) for obstacle in graft_fit.obstacles(carried, different)]
 
 
 def test_a_grafted_image_is_what_a_rebuilt_one_is(
@@ -168,7 +168,7 @@ def store(workshop: Workshop, folder: Path) -> Stored:
 
 
 def test_a_layer_is_read_as_what_is_in_it(workshop: Workshop, trees: Trees, folder: Path) -> None:
-    tree = graft.merge([trees.layer(workshop.repository, store(workshop, folder))])
+    tree = graft_fit.merge([trees.layer(workshop.repository, store(workshop, folder))])
     assert tree["opt/app-root/hard.py"] == tree["opt/app-root/six.py"]
     assert tree["opt/app-root/six.py"].mode == 0o4755
     assert tree["opt/app-root/six.py"].xattrs == f"user.kind={ATTRIBUTE.hex()}"
@@ -191,7 +191,7 @@ def test_an_image_with_an_appended_layer_can_be_used(
         assert seen == "/opt/app-root:/usr/local/bin:/usr/bin:/bin\nimport this\n"
     finally:
         workshop.buildah("rm", container)
-    differing = graft.differing(trees.tree(workshop.repository, parent), trees.tree(workshop.repository, image))
+    differing = graft_fit.differing(trees.tree(workshop.repository, parent), trees.tree(workshop.repository, image))
     assert {path.partition("/")[0] for path in differing} == {"opt"}
 
 

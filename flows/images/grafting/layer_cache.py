@@ -11,7 +11,7 @@ from threading import Lock
 from flows.core.errors import RefitError
 from flows.core.formatting import some
 from flows.core.settings import Settings
-from flows.images.grafting import graft
+from flows.images.grafting import graft_fit
 from flows.images.grafting.configuration import configured, has_layer
 from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, compare, composed, layers_of
 from flows.images.grafting.lookups import looked_up
@@ -210,10 +210,10 @@ class Layers:
     def _verify(self, stage: Stage, stored: Stored, parent: Manifest) -> None:
         """A layer that reaches beyond its own paths would change what it is carried to."""
         upper, tree = self._trees.layer(self._repository, stored), self._trees.tree(self._repository, parent)
-        outside = graft.strays(upper, stage.writes) if stage.writes else ()
+        outside = graft_fit.strays(upper, stage.writes) if stage.writes else ()
         # buildah writes folders that were only looked into: they are what they were.
         strays = [path for path in outside if path not in tree or upper.entries.get(path) != tree[path]]
-        changed = graft.changed_ancestors(upper, tree)
+        changed = graft_fit.changed_ancestors(upper, tree)
         if strays or changed:
             wrong = (*(f"/{path}: outside of {' and '.join(stage.writes)}" for path in strays), *changed)
             raise RefitError(

@@ -21,9 +21,9 @@ from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
 from flows.core.settings import Settings
 from flows.images import stages
-from flows.images.grafting import graft
+from flows.images.grafting import graft_fit
 from flows.images.grafting.configuration import Config, written
-from flows.images.grafting.graft import DEVICE, FILE, FOLDER, HARDLINK, SYMLINK, Entry, Layer, Spot, Tree
+from flows.images.grafting.graft_fit import DEVICE, FILE, FOLDER, HARDLINK, SYMLINK, Entry, Layer, Spot, Tree
 from flows.images.grafting.lookups import Find
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
 from flows.images.registry import Registry
@@ -112,14 +112,14 @@ class Trees:
         """
         return self._layer(repository, part)
 
-    def obstacles(self, repository: str, part: Stored, different: frozenset[str]) -> tuple[graft.Obstacle, ...]:
+    def obstacles(self, repository: str, part: Stored, different: frozenset[str]) -> tuple[graft_fit.Obstacle, ...]:
         """Why a layer can't be carried between parents that differ in these paths; raises as `layer` does.
 
         Of most layers it is enough to know roughly where they reach: their files need not be looked through.
         """
-        if not graft.may_meet(self._regions(repository, part), different):
+        if not graft_fit.may_meet(self._regions(repository, part), different):
             return ()
-        return graft.obstacles([self.layer(repository, part)], different)
+        return graft_fit.obstacles([self.layer(repository, part)], different)
 
     def tree(self, repository: str, image: Manifest) -> Tree:
         """The files of an image; raises as `layer` does."""
@@ -130,9 +130,9 @@ class Trees:
         stack = [(part, self._regions(repository, part)) for part in reversed(_stack(image))]
 
         def find(path: str) -> Entry | None:
-            places = frozenset((path, *graft.ancestors(path)))
+            places = frozenset((path, *graft_fit.ancestors(path)))
             for part, regions in stack:
-                if graft.may_meet(regions, places) and (spot := self._spot(repository, part, path)).hidden:
+                if graft_fit.may_meet(regions, places) and (spot := self._spot(repository, part, path)).hidden:
                     return spot.entry
             return None
 
@@ -150,7 +150,7 @@ class Trees:
         return self._differing(repository, *map(tuple, parts))
 
     def _compared(self, repository: str, old: tuple[Stored, ...], new: tuple[Stored, ...]) -> frozenset[str]:
-        return graft.differing(self._tree(repository, old), self._tree(repository, new))
+        return graft_fit.differing(self._tree(repository, old), self._tree(repository, new))
 
     def _merged(self, repository: str, parts: tuple[Stored, ...]) -> Tree:
         if not parts:
@@ -158,7 +158,7 @@ class Trees:
         *below, top = parts
         tree = self._tree(repository, tuple(below))
         try:
-            return graft.merge([self.layer(repository, top)], tree)
+            return graft_fit.merge([self.layer(repository, top)], tree)
         except ValueError as error:
             raise UnreadableLayer(top.digest, str(error)) from None
 
@@ -170,7 +170,7 @@ class Trees:
             if kept := _kept(note):
                 return kept
             layer = self._read(repository, part)
-            write_whole(self._note(part, "reach"), canonical(sorted(graft.reach(layer))))
+            write_whole(self._note(part, "reach"), canonical(sorted(graft_fit.reach(layer))))
             write_whole(note, _dumped(layer))
         return layer
 
@@ -178,7 +178,7 @@ class Trees:
         try:
             return frozenset(json.loads(self._note(part, "reach").read_bytes()))
         except (OSError, ValueError, TypeError):
-            return graft.reach(self.layer(repository, part))
+            return graft_fit.reach(self.layer(repository, part))
 
     def _spot(self, repository: str, part: Stored, path: str) -> Spot:
         """One path of a layer; kept, for each new base asks for the same few, and whole layers are slow to load."""
@@ -204,7 +204,7 @@ class Trees:
             self.registry.get_file(repository, part.digest, file, part.size)
             try:
                 with _opened(file, part.media_type) as tar:
-                    return graft.layer(_members(tar))
+                    return graft_fit.layer(_members(tar))
             except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
                 raise UnreadableLayer(part.digest, str(error)) from None
 
@@ -316,7 +316,7 @@ def compare(trees: Trees, repository: str, one: Manifest, other: Manifest) -> tu
     """
     old_tree, new_tree = (trees.tree(repository, image) for image in (one, other))
     old, new = (trees.registry.config(repository, image) for image in (one, other))
-    files = graft.differing(old_tree, new_tree)
+    files = graft_fit.differing(old_tree, new_tree)
     return stages.differences(_contents_at(old, old_tree, files), _contents_at(new, new_tree, files))
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from flows.images.grafting.configuration import Config, Instruction, State, copied, has_layer, instructions
-from flows.images.grafting.graft import FOLDER, SYMLINK, Entry
+from flows.images.grafting.graft_fit import FOLDER, SYMLINK, Entry
 
 Find = Callable[[str], Entry | None]
 """Finds the entry at a path of the image below, links not followed; none: there is none."""

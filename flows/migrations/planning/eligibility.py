@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from flows.migrations.planning.consent import Constraints
+from flows.migrations.planning.move_terms import Constraints
 from flows.migrations.planning.rollout import (
     Candidate,
     Host,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from flows.core.settings.policy import Mode
-from flows.migrations.planning.consent import mode, terms
 from flows.migrations.planning.eligibility import why_not
+from flows.migrations.planning.move_terms import mode, terms
 from flows.migrations.planning.rollout import Candidate, PlanInput, Reason, RolloutStatus
 from flows.sessions.activity.evidence import Verdict
 from flows.sessions.activity.seen import Seen

@@ -17,8 +17,8 @@ from itertools import groupby, takewhile
 
 from flows.core.settings.policy import SessionPolicy
 from flows.migrations.planning import wave_gates
-from flows.migrations.planning.consent import terms, zone_of
 from flows.migrations.planning.eligibility import Case, Place, pull_hours, why_not
+from flows.migrations.planning.move_terms import terms, zone_of
 from flows.migrations.planning.rollout import (
     BLOCKING,
     Action,

@@ -16,7 +16,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.move_steps import State
 from flows.migrations.notifications.fleet import Fleet, fleet
 from flows.migrations.planning import drain_plan
-from flows.migrations.planning.consent import deadline_if_told, keep_hours, mode, starting
+from flows.migrations.planning.move_terms import deadline_if_told, keep_hours, mode, starting
 from flows.migrations.planning.observed import Observed
 from flows.migrations.planning.plan import plan_after, plan_named
 from flows.migrations.planning.policies import policies

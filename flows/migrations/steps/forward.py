@@ -22,7 +22,7 @@ from flows.images.registry_errors import NoAnswer
 from flows.migrations.move import Consent, Entry, Move
 from flows.migrations.move_steps import StepName
 from flows.migrations.notifications.notice import first_told
-from flows.migrations.planning.consent import frozen, objection
+from flows.migrations.planning.move_terms import frozen, objection
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput, Reason
 from flows.migrations.rehearsals.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse

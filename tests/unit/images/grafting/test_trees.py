@@ -10,7 +10,7 @@ from threading import Event, Semaphore
 import pytest
 
 from flows.core.settings import Settings
-from flows.images.grafting.graft import FILE, FOLDER, SYMLINK, Entry, Layer, merge, reach
+from flows.images.grafting.graft_fit import FILE, FOLDER, SYMLINK, Entry, Layer, merge, reach
 from flows.images.grafting.layers import Stored, Trees, _remembered
 from flows.images.manifests import Manifest, canonical
 from flows.images.registry import Registry

@@ -26,7 +26,7 @@ from flows.migrations.notifications.notice import (
     when,
     wish_of,
 )
-from flows.migrations.planning.consent import deadline_if_told
+from flows.migrations.planning.move_terms import deadline_if_told
 from flows.migrations.planning.rollout import Action, Candidate, Decision, PlanInput, Reason
 from flows.sessions.activity.evidence import Activity, Evidence, Look, Process, Verdict
 from flows.sessions.events import Event, Kind

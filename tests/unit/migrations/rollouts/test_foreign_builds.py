@@ -15,7 +15,7 @@ from flows.core.errors import RefitError
 from flows.core.settings.personal_builds import PersonalBuilds
 from flows.core.settings.policy import Mode
 from flows.migrations.move_steps import State
-from flows.migrations.planning.consent import terms
+from flows.migrations.planning.move_terms import terms
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.migrations.rollouts.foreign_builds import NOBODYS, Foreign, ForeignBuilds, foreign
 from flows.migrations.rollouts.session_planner import SessionPlanner

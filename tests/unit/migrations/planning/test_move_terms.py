@@ -10,7 +10,7 @@ import pytest
 from flows.core.hours import read_hours
 from flows.core.settings.policy import Mode
 from flows.migrations.move import Consent
-from flows.migrations.planning.consent import deadline_if_told, frozen, objection, starting
+from flows.migrations.planning.move_terms import deadline_if_told, frozen, objection, starting
 from flows.migrations.planning.rollout import Action, Reason
 from flows.sessions.preferences import UpdatePreferences
 from tests.support.planning import BUSY, HOUR, NEW, NOW, candidate, only, policy, rollout

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from flows.images.grafting import graft
-from flows.images.grafting.graft import DEVICE, FILE, FOLDER, HARDLINK, SYMLINK, Entry, Layer, Tree
+from flows.images.grafting import graft_fit
+from flows.images.grafting.graft_fit import DEVICE, FILE, FOLDER, HARDLINK, SYMLINK, Entry, Layer, Tree
 from tests.support.examples import several
 
 pytestmark = pytest.mark.slow
@@ -19,15 +19,15 @@ def file(content: str = "x", mode: int = 0o644, uid: int = 0) -> Entry:
 
 def layer(*members: tuple[str, Entry] | str) -> Layer:
     """Plain names are files; names with `/` at the end are folders."""
-    return graft.layer(
+    return graft_fit.layer(
         member if isinstance(member, tuple) else (member, ROOT_FOLDER if member.endswith("/") else file())
         for member in members
     )
 
 
 def problems(old: Layer, new: Layer, *carried: Layer) -> dict[str, str]:
-    different = graft.differing(graft.merge([old]), graft.merge([new]))
-    return {obstacle.path: obstacle.reason for obstacle in graft.obstacles(carried, different)}
+    different = graft_fit.differing(graft_fit.merge([old]), graft_fit.merge([new]))
+    return {obstacle.path: obstacle.reason for obstacle in graft_fit.obstacles(carried, different)}
 
 
 PARENT = layer("etc/", "etc/passwd", "opt/", "opt/app-root/", "usr/", "usr/lib", "etc/ld.so.cache")
@@ -43,7 +43,7 @@ def whole(entries: Tree) -> Tree:
     return {
         path: entry
         for path, entry in entries.items()
-        if all(entries.get(above, ROOT_FOLDER).kind == FOLDER for above in graft.ancestors(path))
+        if all(entries.get(above, ROOT_FOLDER).kind == FOLDER for above in graft_fit.ancestors(path))
     }
 
 
@@ -101,7 +101,7 @@ class TestTraps:
 
     def test_the_whole_root_can_be_opaque(self) -> None:
         assert "usr/new" in problems(PARENT, changed("usr/new"), layer(".wh..wh..opq"))
-        assert graft.merge([PARENT, layer("new", ".wh..wh..opq")]) == {"new": file()}
+        assert graft_fit.merge([PARENT, layer("new", ".wh..wh..opq")]) == {"new": file()}
 
     def test_a_file_in_the_place_of_a_folder_with_something_new_in_it(self) -> None:
         assert "opt/app-root/new" in problems(PARENT, changed("opt/app-root/new"), layer("opt/", "opt/app-root"))
@@ -112,43 +112,47 @@ class TestTraps:
         assert problems(PARENT, changed(("etc/passwd", file("new"))), layer("opt/", link)) == {}
 
     def test_extended_attributes_and_devices_count(self) -> None:
-        assert graft.differing({"a": file()}, {"a": file()._replace(xattrs="security.capability=01")}) == {"a"}
-        assert graft.differing({"a": Entry(DEVICE, 0, 0, 0, "c 1:3")}, {"a": Entry(DEVICE, 0, 0, 0, "c 1:5")}) == {"a"}
+        assert graft_fit.differing({"a": file()}, {"a": file()._replace(xattrs="security.capability=01")}) == {"a"}
+        assert graft_fit.differing({"a": Entry(DEVICE, 0, 0, 0, "c 1:3")}, {"a": Entry(DEVICE, 0, 0, 0, "c 1:5")}) == {
+            "a"
+        }
 
 
 class TestMerging:
     def test_whiteouts_concern_the_layers_below_only(self) -> None:
         upper = layer("opt/.wh..wh..opq", "opt/new", "usr/.wh.lib", ("usr/lib", file("again")))
-        tree = graft.merge([PARENT, upper])
+        tree = graft_fit.merge([PARENT, upper])
         assert tree["opt/new"] == file()
         assert tree["usr/lib"] == file("again")
         assert "opt/app-root" not in tree
         assert tree["opt"] == ROOT_FOLDER
 
     def test_what_is_below_a_removed_or_replaced_folder_is_gone(self) -> None:
-        assert not [path for path in graft.merge([PARENT, layer(".wh.etc", "opt")]) if path.startswith(("etc", "opt/"))]
+        assert not [
+            path for path in graft_fit.merge([PARENT, layer(".wh.etc", "opt")]) if path.startswith(("etc", "opt/"))
+        ]
 
     def test_names_are_told_apart_by_whole_parts(self) -> None:
-        tree = graft.merge([layer("a/", "a/x", "ab/", "ab/x"), layer(".wh.a")])
+        tree = graft_fit.merge([layer("a/", "a/x", "ab/", "ab/x"), layer(".wh.a")])
         assert list(tree) == ["ab", "ab/x"]
 
     def test_a_folder_gets_another_mode_and_keeps_what_is_in_it(self) -> None:
-        tree = graft.merge([PARENT, layer(("opt", Entry(FOLDER, 0o700, 5, 5)))])
+        tree = graft_fit.merge([PARENT, layer(("opt", Entry(FOLDER, 0o700, 5, 5)))])
         assert tree["opt"].mode == 0o700
         assert "opt/app-root" in tree
 
     def test_hard_links_are_what_they_link_to(self) -> None:
-        tree = graft.merge([layer("a", ("b", Entry(HARDLINK, 0, 0, 0, "a")))])
+        tree = graft_fit.merge([layer("a", ("b", Entry(HARDLINK, 0, 0, 0, "a")))])
         assert tree["b"] == tree["a"] == file()
         with pytest.raises(ValueError, match="/b is a hard link to /gone"):
-            graft.merge([layer(("b", Entry(HARDLINK, 0, 0, 0, "gone")))])
+            graft_fit.merge([layer(("b", Entry(HARDLINK, 0, 0, 0, "gone")))])
 
     def test_folders_that_a_layer_leaves_out_are_implied(self) -> None:
-        tree = graft.merge([layer("a"), layer("a/b/c")])
+        tree = graft_fit.merge([layer("a"), layer("a/b/c")])
         assert tree["a"] == tree["a/b"] == ROOT_FOLDER
 
     def test_of_two_members_with_one_name_the_later_counts(self) -> None:
-        assert graft.merge([layer("a", ("./a", file("later")))])["a"] == file("later")
+        assert graft_fit.merge([layer("a", ("./a", file("later")))])["a"] == file("later")
 
     def test_the_bookkeeping_of_aufs_is_left_out(self) -> None:
         assert layer(".wh..wh.plnk", ".wh..wh.aufs") == Layer()
@@ -160,14 +164,14 @@ class TestMerging:
 
 class TestClosedLayers:
     def test_a_layer_within_its_folder(self) -> None:
-        assert graft.strays(PYTHON, ["/opt/app-root"]) == ()
+        assert graft_fit.strays(PYTHON, ["/opt/app-root"]) == ()
 
     def test_whatever_is_outside_is_found(self) -> None:
         upper = layer("opt/", "opt/app-root/x", "opt/app-rooted", "usr/bin/y", "opt/.wh.z", "opt/.wh..wh..opq")
-        assert graft.strays(upper, ["/opt/app-root"]) == ("opt", "opt/app-rooted", "opt/z", "usr/bin/y")
+        assert graft_fit.strays(upper, ["/opt/app-root"]) == ("opt", "opt/app-rooted", "opt/z", "usr/bin/y")
 
     def test_ancestors_that_stay_as_they_are(self) -> None:
-        assert graft.changed_ancestors(PYTHON, graft.merge([PARENT])) == ()
+        assert graft_fit.changed_ancestors(PYTHON, graft_fit.merge([PARENT])) == ()
 
     @pytest.mark.parametrize(
         ("upper", "parent", "what"),
@@ -178,7 +182,7 @@ class TestClosedLayers:
         ],
     )
     def test_a_changed_ancestor_is_named(self, upper: Layer, parent: Layer, what: str) -> None:
-        result = graft.changed_ancestors(upper, graft.merge([parent]))
+        result = graft_fit.changed_ancestors(upper, graft_fit.merge([parent]))
         assert result[0].path == "opt"
         assert what in str(result[0])
 
@@ -205,7 +209,7 @@ CARRIED = st.builds(
 
 def _merged(parent: Layer, carried: list[Layer]) -> Tree | None:
     try:
-        return graft.merge([parent, *carried])
+        return graft_fit.merge([parent, *carried])
     except ValueError:  # a hard link to nothing: no build makes one
         return None
 
@@ -223,7 +227,7 @@ def test_without_obstacles_a_graft_has_what_was_carried_and_all_else_of_its_new_
     assert built is not None
     grafted = _merged(new, carried)
     assert grafted is not None
-    before, after = graft.merge([old]), graft.merge([new])
+    before, after = graft_fit.merge([old]), graft_fit.merge([new])
     for path in {*built, *grafted, *before, *after}:
         same = before.get(path) == after.get(path)
         assert grafted.get(path) == (built.get(path) if same else after.get(path)), path
@@ -233,16 +237,16 @@ def test_without_obstacles_a_graft_has_what_was_carried_and_all_else_of_its_new_
 
 @given(CARRIED, st.frozensets(NAMES | st.sampled_from(["", "c", "c/a"]), max_size=3))
 def test_where_a_layer_does_not_reach_it_has_no_obstacles(upper: Layer, different: frozenset[str]) -> None:
-    assume(not graft.may_meet(graft.reach(upper), different))
-    assert graft.obstacles([upper], different) == ()
+    assume(not graft_fit.may_meet(graft_fit.reach(upper), different))
+    assert graft_fit.obstacles([upper], different) == ()
 
 
 def test_most_changes_of_a_parent_are_out_of_reach() -> None:
-    regions = graft.reach(PYTHON)
+    regions = graft_fit.reach(PYTHON)
     assert regions == {"opt", "opt/app-root"}
-    assert not graft.may_meet(regions, frozenset({"etc/passwd", "usr/lib", "opt/other/x", "usr"}))
-    assert graft.may_meet(regions, frozenset({"opt/app-root/bin/python"}))
-    assert graft.may_meet(regions, frozenset({"opt"}))
+    assert not graft_fit.may_meet(regions, frozenset({"etc/passwd", "usr/lib", "opt/other/x", "usr"}))
+    assert graft_fit.may_meet(regions, frozenset({"opt/app-root/bin/python"}))
+    assert graft_fit.may_meet(regions, frozenset({"opt"}))
 
 
 @given(PARENTS, st.lists(CARRIED, min_size=1, max_size=2))
