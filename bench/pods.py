@@ -31,11 +31,14 @@ from tests.support import cluster
 from tests.support.waiting import free_port
 
 MOVES = 12
+# Kubelet waits longer before each new start of a container, up to five minutes: later ones aren't comparable.
+PATCHES = 4
 RATIO = 8.0
 GRACE = 30.0  # seconds, Kubernetes' own default
 _READY, _POD = 120.0, 180.0
 TOKEN = "a-token-of-this-benchmark"
-RECREATED, PATCHED, COLD = "delete the Pod, create it", "patch the Pod's image in place", "refit without a warm start"
+RECREATED, COLD = "delete the Pod, create it", "refit without a warm start"
+PATCHED = f"patch the Pod's image in place, {PATCHES} times"
 KEPT = "refit with a snapshot of the home, copied by a Pod"
 _FIRST_UID = 300_001
 # The lease under which all of it is done, and the name of its snapshots.
@@ -97,6 +100,8 @@ def run() -> list[Row]:
         seconds: dict[str, list[float]] = {name: [] for name in ways}
         for number in range(MOVES):  # in turn, so that what else the machine does is everybody's burden
             for (name, update), session in zip(ways.items(), names, strict=True):
+                if name == PATCHED and number >= PATCHES:
+                    continue
                 with client(site.gateway.url(routes.path(session)), TOKEN) as somebody:
                     update(site.images[(number + 1) % 2])
                     seconds[name].append(somebody.away())
