@@ -1,4 +1,4 @@
-"""Folders in which others work meanwhile: what is in them may be gone before it is looked at."""
+"""Folders in which others work meanwhile: their entries may be gone before a look at them."""
 
 from __future__ import annotations
 
