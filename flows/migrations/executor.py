@@ -137,7 +137,8 @@ class MoveExecutor:
         Raises:
             NoGpu: there aren't enough.
         """
-        after = self.sessions.with_gpus(replace(after, late_home=self.sessions.binds_late(after)))
+        after = self.sessions.with_gpus(after)
+        after = replace(after, late_home=self.sessions.binds_late(after, before))
         return self._had(after, before, back_to) or after
 
     def _moved(self, before: Session, image: str) -> Session:

@@ -17,11 +17,11 @@ from flows.core.settings import Settings
 from flows.services.doctor_findings import Finding
 
 with lazily(globals()):
-    from flows.sessions.kubernetes import isolation, ownership, refusals, rights
+    from flows.sessions.kubernetes import isolation, kinds, ownership, refusals, rights
     from flows.sessions.kubernetes.cluster import Cluster
     from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
     from flows.sessions.kubernetes.manifests import ClusterOptions
-    from flows.sessions.kubernetes.refusals import Right
+    from flows.sessions.kubernetes.refusals import NotServed, Right
 
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
@@ -36,10 +36,14 @@ def cluster(settings: Settings) -> Iterable[Finding]:
     try:
         version = cluster.of_all("version", "") or {}
         yield Finding("cluster", True, f"Kubernetes {version.get('gitVersion', '')}")
-        yield judge_rights(rights.lacking(cluster), options.namespace)
+        device_class = settings.kubernetes.gpu_device_class
+        needed = rights.NEEDED + (rights.CLAIMS if device_class else ())
+        yield judge_rights(rights.lacking(cluster, needed), options.namespace)
         sees_nodes = cluster.may(rights.NODES)
         yield judge_drains(sees_nodes, cluster.may(rights.BUDGET))
-        if sees_nodes:
+        if device_class:
+            yield judge_class(cluster, device_class)
+        elif sees_nodes:
             nodes = (cluster.of_all("api/v1", "nodes") or {}).get("items") or []
             yield judge_gpus(nodes, settings.kubernetes.gpu_resource)
         yield judge_isolation(options, all(map(cluster.may, rights.ISOLATION)))
@@ -120,6 +124,19 @@ def judge_gpus(nodes: Iterable[Mapping[str, Any]], resource: str) -> Finding:
     names = some(sorted(str(node["metadata"]["name"]) for node in offered))
     none = f"no node offers {resource}, which `kubernetes.gpu_resource` names: a session with GPUs waits for one"
     return Finding("GPUs", True, f"{resource} on {names}" if offered else none)
+
+
+def judge_class(cluster: Cluster, name: str) -> Finding:
+    """Whether the cluster has dynamic resource allocation, and the class of devices that the settings name."""
+    try:
+        there = cluster.of_all(f"apis/{cluster.version(kinds.TEMPLATES)}", "deviceclasses", name)
+    except RefitError as error:
+        if isinstance(error, NotServed):
+            return Finding("GPUs", False, f"{error.what} {error.why}", error.hint)
+        return _unknown("GPUs", error)
+    hint = "install the driver that makes it, or let `kubernetes.gpu_device_class` name another one: `kubectl get "
+    seen = f"devices of the class {name}, which is {'' if there else 'not '}there"
+    return Finding("GPUs", bool(there), seen, f"{hint}deviceclasses`.")
 
 
 def judge_isolation(options: ClusterOptions, allowed: bool) -> Finding:

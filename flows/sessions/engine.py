@@ -111,7 +111,9 @@ class Engine(Protocol):
 
 
 class Gpus(Protocol):
-    """The GPUs that sessions can have, and who has them."""
+    """The GPUs that sessions can have, and who has them; `shareable`: two containers of a session can have the same."""
+
+    shareable: bool
 
     def gpus(self) -> tuple[Gpu, ...]:
         """All of them.

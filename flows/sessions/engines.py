@@ -69,7 +69,8 @@ def gpus(settings: Settings, database: Database) -> Gpus:
     """The GPUs that sessions can have."""
     if settings.in_cluster:
         store = Store(database, settings.lease_seconds)
-        return ClusterGpus(Cluster(ownership.options(settings)), settings.kubernetes.gpu_resource, store)
+        name = settings.kubernetes.gpu_device_class or settings.kubernetes.gpu_resource
+        return ClusterGpus(Cluster(ownership.options(settings)), name, store)
     return GpuPool(settings, database)
 
 

@@ -288,13 +288,14 @@ class Sessions(SessionAccess):
             return f"{self._settings.public_url}{session.path}{page.partition('?')[0] if '{token}' in page else page}"
         return url and url + page.replace("{token}", self.token(session))
 
-    def binds_late(self, session: Session) -> bool:
+    def binds_late(self, session: Session, before: Session | None = None) -> bool:
         """Whether the container of a session gets its home by its slot: its image and this machine can do that.
 
-        A home that goes to another machine can't be on both.
+        A home that goes to another machine can't be on both. In a cluster, one that gets other GPUs may go there.
         """
         could = session.access.late_home and not session.volumes and self.engine.binds_late()
-        if not could or (session.gpus and not self.engine.on_this_machine):  # one container of its Pod has them
+        others = before is not None and before.devices != session.devices and not self.engine.on_this_machine
+        if not could or (session.gpus and (others or not self.gpus.shareable)):
             return False
         return session.name not in self.machines.leaving()
 

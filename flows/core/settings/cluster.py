@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from flows.core.documents import Document
 
@@ -16,8 +16,11 @@ _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 Label = Annotated[str, Field(pattern=rf"^{_NAME}$", max_length=63)]
 NameOrNone = Annotated[str, Field(pattern=rf"^({_NAME}(\.{_NAME})*)?$", max_length=253)]
 
+# The name of a template of claims is the class, with a beginning.
+_LONGEST_CLASS = 230
 # A domain, and a name in it: resources without a domain are Kubernetes' own.
 _RESOURCE = rf"^{_NAME}(\.{_NAME})*/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?$"
+_NVIDIA = "nvidia.com/gpu"
 
 
 def _cidr(text: str) -> str:
@@ -101,10 +104,17 @@ class ClusterSettings(Document):
     )
     cpus: float = Field(0.0, ge=0, description="Cores of a session whose profile has no `resources.cpus`; 0: no limit.")
     gpu_resource: str = Field(
-        "nvidia.com/gpu",
+        _NVIDIA,
         pattern=_RESOURCE,
         max_length=317,
         description="Resource by which a device plugin offers GPUs: `resources.gpus` of a profile counts it.",
+    )
+    gpu_device_class: str = Field(
+        "",
+        pattern=rf"^({_NAME}(\.{_NAME})*)?$",
+        max_length=_LONGEST_CLASS,
+        description="Class of devices (DeviceClass) by whose driver a cluster of Kubernetes 1.34 or later offers GPUs, "
+        "in the place of `gpu_resource`: `resources.gpus` of a profile counts them; empty: a device plugin does.",
     )
     gateway_addresses: tuple[Cidr, ...] = Field(
         (),
@@ -125,3 +135,10 @@ class ClusterSettings(Document):
     start_minutes: float = Field(
         10.0, gt=0, description="Minutes in which a Pod gets its node, its volumes and its image."
     )
+
+    @field_validator("gpu_device_class")
+    @classmethod
+    def _one_of_them_offers_gpus(cls, name: str, info: ValidationInfo) -> str:
+        if name and info.data.get("gpu_resource", _NVIDIA) != _NVIDIA:
+            raise ValueError("`gpu_device_class` and `gpu_resource` exclude each other: take one of them out")
+        return name

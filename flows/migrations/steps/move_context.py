@@ -105,8 +105,11 @@ class MoveContext:
         """Why the container of a session can't run before its home comes, beside another one of it; empty: it can."""
         if session.late_home:
             return ""
-        if session.gpus and not self.sessions.engine.on_this_machine:
+        if session.gpus and not self.sessions.gpus.shareable:
             return "one container has its GPUs, and the next one takes its place"
+        could = session.access.late_home and not session.volumes
+        if session.gpus and could and not self.sessions.engine.on_this_machine:
+            return "its next Pod may be on another node"
         return "its image can't start before its home is mounted"
 
     def ended(self, move: Move) -> Opened:

@@ -48,6 +48,8 @@ class GpuRow(Table):
 class GpuPool:
     """The GPUs of this machine, and who has them."""
 
+    shareable = True
+
     def __init__(self, settings: Settings, database: Engine) -> None:
         self._settings, self._database = settings, database
         self._machine, self._share = settings.machine_name, settings.gpu_share

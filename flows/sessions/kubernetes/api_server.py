@@ -16,9 +16,9 @@ from lightkube.core.exceptions import ConfigError
 
 from flows.core import fence
 from flows.core.waiting import retry
-from flows.sessions.kubernetes.kinds import GROUPS
+from flows.sessions.kubernetes.kinds import GROUPS, VERSIONS
 from flows.sessions.kubernetes.manifests import ClusterOptions
-from flows.sessions.kubernetes.refusals import Answer, ClusterError, Outage, Right, no_answer, refusal
+from flows.sessions.kubernetes.refusals import Answer, ClusterError, Outage, Right, no_answer, not_served, refusal
 
 SECONDS = 30.0
 # An API server that is restarted is away for half a minute, where it is the only one.
@@ -38,6 +38,7 @@ class ApiServer:
         """Nothing is asked of it yet."""
         self.options = options
         self._has_answered = False
+        self._versions: dict[str, str] = {}
 
     @cached_property
     def _http(self) -> httpx2.Client:
@@ -173,6 +174,25 @@ class ApiServer:
         if answer.status_code == httpx2.codes.NOT_FOUND:
             return None
         return dict(self._checked(answer, "get", resource).json())
+
+    def version(self, resource: str) -> str:
+        """Group of a kind of object with the version that is asked for: the one that the server prefers, as budgets of
+        1.20 are in v1beta1 alone, or the best one that Refit writes.
+
+        Raises:
+            NotServed: the server has none that Refit writes.
+            ClusterError: the API server doesn't answer, or refuses.
+        """
+        group = GROUPS[resource]
+        if group not in self._versions:
+            told = self.of_all("apis", group) or {}
+            chosen = (told.get("preferredVersion") or {}).get("version") or "v1"
+            if versions := VERSIONS.get(group):
+                served = [each.get("version") for each in told.get("versions") or ()]
+                if not (chosen := next((each for each in versions if each in served), "")):
+                    raise not_served(group, versions, served)
+            self._versions[group] = f"{group}/{chosen}"
+        return self._versions[group]
 
 
 def _has_failed(answer: httpx2.Response) -> bool:

@@ -56,7 +56,6 @@ class Cluster(ApiServer):
         self._is_ours = False
         self.follower = Follower(self)
         self._questions = BoundedSemaphore(_QUESTIONS)
-        self._versions: dict[str, str] = {}
 
     def _check(self) -> None:
         """Let nobody act who has lost the lease, or in whose namespace another Refit has its sessions.
@@ -362,15 +361,6 @@ class Cluster(ApiServer):
         group = f"apis/{self.version(resource)}" if resource in GROUPS else "api/v1"
         below = f"/{group}/namespaces/{quote(self.options.namespace, safe='')}/{resource}"
         return f"{below}/{quote(name, safe='')}" if name else below
-
-    def version(self, resource: str) -> str:
-        """Group of a kind of object with the version that the server prefers: budgets of 1.20 are in v1beta1 alone."""
-        group = GROUPS[resource]
-        if group not in self._versions:
-            told = self.of_all("apis", group) or {}
-            preferred = (told.get("preferredVersion") or {}).get("groupVersion")
-            self._versions[group] = str(preferred or f"{group}/v1")
-        return self._versions[group]
 
     def _ask(self, method: str, path: str, **more: Any) -> dict[str, Any]:
         resource, *name = path.partition("/namespaces/")[2].split("/")[1:]

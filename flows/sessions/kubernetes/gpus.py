@@ -1,4 +1,6 @@
-"""GPUs of sessions in a cluster: a resource of a device plugin, which the scheduler counts. Refit keeps no record."""
+"""GPUs of sessions in a cluster: a resource of a device plugin, or a class of devices (DRA). The scheduler counts them,
+and Refit keeps no record.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import NoReturn
 from flows.sessions.gpus.gpu import Gpu, Taken
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.placement import Placement
+from flows.sessions.kubernetes.resources import is_of_plugin
 from flows.sessions.podman_only import NotOnKubernetes
 from flows.sessions.store import Store
 
@@ -16,15 +19,16 @@ from flows.sessions.store import Store
 class ClusterGpus:
     """Implements `engine.Gpus` in one namespace of a cluster: a session has them as long as its Pod is there."""
 
-    def __init__(self, cluster: Cluster, resource: str, store: Store) -> None:
+    def __init__(self, cluster: Cluster, name: str, store: Store) -> None:
         """Nothing is asked of the cluster yet.
 
         Args:
             cluster: where sessions run.
-            resource: by which a device plugin offers GPUs, e.g. `nvidia.com/gpu`.
+            name: of the resource by which a device plugin offers GPUs, e.g. `nvidia.com/gpu`, or of their class (DRA).
             store: the records of sessions, which say who has any: for others, the cluster isn't asked.
         """
-        self._placement, self._resource, self._store = Placement(cluster, cluster.options), resource, store
+        self._placement, self._name, self._store = Placement(cluster, cluster.options), name, store
+        self.shareable = not is_of_plugin(name)
 
     def gpus(self) -> tuple[Gpu, ...]:
         """Nobody tells of them one by one."""
@@ -41,8 +45,8 @@ class ClusterGpus:
     def take(
         self, session: str, number: int, had: Collection[str] = (), *, by: str, wait: float = 0.0
     ) -> tuple[str, ...]:
-        """So many of the resource, as the Pod of the session will ask for them."""
-        return (self._resource,) * number
+        """So many of them, as the Pod of the session will ask for them."""
+        return (self._name,) * number
 
     def hold(self, gpu: str, *, by: str, why: str = "", until: datetime | None = None) -> None:
         """Only a Pod takes a GPU there."""
@@ -58,13 +62,17 @@ class ClusterGpus:
         return False
 
     def nodes(self, names: Collection[str]) -> Mapping[str, str]:
-        """The device plugin's own affair."""
+        """The affair of the device plugin, or of the driver."""
         return {}
 
     def users(self, names: Collection[str], since: datetime) -> tuple[str, ...]:
-        """None: its container alone has it."""
+        """None: its Pod alone has it."""
         return ()
 
 
 def _refuse(thing: str) -> NoReturn:
-    raise NotOnKubernetes(thing, "`kubectl describe nodes` says how many each node has, and how many are taken.")
+    raise NotOnKubernetes(
+        thing,
+        "`kubectl describe nodes` says how many each node has, and how many are taken; of a class of devices, "
+        "`kubectl get resourceslices,resourceclaims`.",
+    )

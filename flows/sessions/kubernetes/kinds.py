@@ -2,6 +2,7 @@
 
 BUDGETS, POLICIES, SNAPSHOTS = "poddisruptionbudgets", "networkpolicies", "volumesnapshots"
 NOTEBOOKS, JOBS = "notebooks", "jobs"
+TEMPLATES = "resourceclaimtemplates"
 # Kinds of objects that aren't of the core → the group of the API that has them.
 GROUPS = {
     BUDGETS: "policy",
@@ -9,6 +10,9 @@ GROUPS = {
     SNAPSHOTS: "snapshot.storage.k8s.io",
     NOTEBOOKS: "kubeflow.org",
     JOBS: "batch",
+    TEMPLATES: "resource.k8s.io",
 }
+# Groups whose objects are written in another form in each version → the versions that Refit writes, the best one first.
+VERSIONS = {GROUPS[TEMPLATES]: ("v1", "v1beta2", "v1beta1")}
 # The verbs of RBAC for the methods of HTTP.
 VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}

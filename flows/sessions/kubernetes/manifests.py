@@ -225,6 +225,7 @@ def pod_spec(session: Session, options: ClusterOptions, script: str) -> dict[str
             *ssh_mounts.volumes(secret(session.name)),
             *(_claim(volume) for volume in session.volumes),
         ],
+        **resources.claims(session),
     }
     if options.pull_secret:
         spec["imagePullSecrets"] = [{"name": options.pull_secret}]
@@ -238,8 +239,8 @@ def pod_spec(session: Session, options: ClusterOptions, script: str) -> dict[str
 
 
 def _slots(session: Session) -> Sequence[str]:
-    """The slots of a session's Pod: one where it has devices, which a plugin gives to each container for itself."""
-    return SLOTS[:1] if session.devices else SLOTS
+    """The slots of a session's Pod: one where it has devices that a plugin gives to a container."""
+    return SLOTS[:1] if any(map(resources.is_of_plugin, session.devices)) else SLOTS
 
 
 def secret(session: str) -> str:
@@ -367,7 +368,7 @@ def changed_by_hand(live: Mapping[str, Any], expected: Mapping[str, Any], slot: 
     differences += [f"a container {name!r} in its Pod" for name in sorted(by_name.keys() - slots)]
     for asked in expected["containers"]:
         there = dict(by_name.get(asked["name"], {}))
-        there["resources"] = _asked_of(there.get("resources") or {}, asked["resources"])
+        there["resources"] = resources.part_asked(there.get("resources") or {}, asked["resources"])
         keys = (*_OF_SLOT, "image") if asked["name"] == slot else _OF_SLOT
         differences += [
             f"{key} of slot {asked['name']}" for key in keys if _essence(there.get(key)) != _essence(asked.get(key))
@@ -384,11 +385,6 @@ def fingerprint(spec: Mapping[str, Any]) -> str:
 
 _OF_POD = ("hostname", "restartPolicy", "securityContext", "automountServiceAccountToken")
 _OF_SLOT = ("command", "workingDir", "env", "securityContext", "resources", "volumeMounts")
-
-
-def _asked_of(live: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a container's resources that Refit asked for: a LimitRange of the namespace adds more."""
-    return {kind: {name: (live.get(kind) or {}).get(name) for name in names} for kind, names in asked.items()}
 
 
 def _essence(value: Any) -> Any:

@@ -14,6 +14,7 @@ from cachetools import TTLCache, cached
 
 from flows.core.waiting import retry
 from flows.sessions.kubernetes import manifests, records, resources
+from flows.sessions.kubernetes.claim_templates import ClaimTemplates
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, Conflict, StillWaiting
 from flows.sessions.kubernetes.home_pods import HomePods
 from flows.sessions.kubernetes.manifests import KIND, OPENED, PLACED, SESSION
@@ -38,6 +39,7 @@ class Placement:
 
     def __init__(self, cluster: Cluster, options: ClusterOptions) -> None:
         self._cluster, self._options, self._home_pods = cluster, options, HomePods(cluster)
+        self._templates = ClaimTemplates(cluster)
         self._closed = cached(TTLCache[tuple[()], frozenset[str]](1, _CLOSED_SECONDS), condition=Condition())(
             self._read_closed
         )
@@ -92,7 +94,7 @@ class Placement:
             for pod in ending:
                 self.await_end(pod)
             pods = self.pods(session.name)
-        place = records.place(session, pods, self._shape(session))
+        place = records.place(session, [pod for pod in pods if _has_claim(session, pod)], self._shape(session))
         if place is None:
             self._make_room(session)
             name, slot = self._make(session), manifests.SLOTS[0]
@@ -130,17 +132,23 @@ class Placement:
         pod = self._cluster.find("pods", name) or {}
         claims: list[str] = [session.home, *(volume.ref for volume in session.volumes)]
         seen = {claim: self._cluster.find("persistentvolumeclaims", claim) for claim in claims}
-        events: list[dict[str, Any]] = []
+        events, unscheduled = list[dict[str, Any]](), records.waits_for(pod)
+
+        def is_news(event: Mapping[str, Any]) -> bool:
+            """Whether it says something else than the scheduler's own word on the Pod."""
+            return not (unscheduled and event.get("reason") == "FailedScheduling")
+
         with suppress(ClusterError):  # the right to read them may lack
             events = self._cluster.list("events")
         return "\n".join(
             filter(
                 None,
                 (
-                    records.waits_for(pod),
+                    unscheduled,
+                    *resources.waits_for_devices(pod),
                     *records.back_offs(pod),
                     *records.unbound(seen),
-                    *records.warnings(events, [name, *claims]),
+                    *records.warnings(filter(is_news, events), [name, *claims]),
                 ),
             )
         )
@@ -219,11 +227,11 @@ class Placement:
         try:
             self._cluster.wait("pods", name, _has_node, _SCHEDULED_SECONDS, f"No node takes {name}")
         except StillWaiting as error:
-            why = records.waits_for(self._cluster.find("pods", name) or {})
+            why = self._why(session, name) or error.what
             self.end(name)
             raise ClusterError(
                 f"No {'other ' if leaves else ''}node takes the session {session.name}.",
-                why=why or error.what,
+                why=why,
                 hint="add a node, or make room on one; it runs on as it is.",
             ) from None
         (node,) = {pod.node for pod in self.pods(session.name) if pod.name == name}
@@ -245,12 +253,34 @@ class Placement:
 
     def _make(self, session: Session) -> str:
         """Make a Pod for a generation; returns its name, which no other Pod of its session has."""
+        self._templates.ensure(session)
         name, taken = session.container, {pod.name for pod in self.pods(session.name)}
         while name in taken:
             name = f"{name}-more"
         manifest = manifests.pod(session, self._options, self._script)
         self._cluster.ensure("pods", {**manifest, "metadata": {**manifest["metadata"], "name": name}})
+        self._require_claim(name, session)
         return name
+
+    def _require_claim(self, name: str, session: Session) -> None:
+        """End the Pod of a session with devices of a class, if it was kept without its claim: an API server drops what
+        it doesn't know.
+
+        Raises:
+            ClusterError: it was.
+        """
+        if resources.wanted_class(session) is None:
+            return
+        told = self._cluster.find("pods", name)
+        if told is None or _has_claim(session, records.pod(told)):
+            return
+        self.end(name)
+        raise ClusterError(
+            "The cluster gives no GPUs to Pods by claims.",
+            why=f"Its API server has kept the Pod {name} without its claim.",
+            hint="let an administrator of it turn the feature gate DynamicResourceAllocation on; without "
+            "`kubernetes.gpu_device_class`, GPUs are those of a device plugin (`kubernetes.gpu_resource`).",
+        )
 
     def end(self, name: str) -> None:
         """End a Pod, and wait until it is gone."""
@@ -259,6 +289,12 @@ class Placement:
 
     def _shape(self, session: Session) -> str:
         return manifests.shape(session, self._options, self._script)
+
+
+def _has_claim(session: Session, pod: SessionPod) -> bool:
+    """Whether a Pod claims the devices of a session, if that has any of a class."""
+    claim = resources.wanted_class(session)
+    return claim is None or claim in pod.devices
 
 
 def _gets_devices(session: Session, pods: Collection[SessionPod]) -> bool:

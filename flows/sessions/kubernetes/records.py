@@ -22,14 +22,14 @@ from flows.sessions.kubernetes.manifests import (
     STARTED,
     fingerprint,
 )
-from flows.sessions.kubernetes.resources import of_plugins
+from flows.sessions.kubernetes.resources import devices_of
 from flows.sessions.kubernetes.ssh_mounts import ACCOUNTS, TOLD
 from flows.sessions.model import Container, Running, Session
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A container of a session's Pod, which has two, or one where it has devices.
+    """A container of a session's Pod, which has two, or one where it has devices of a plugin.
 
     Attributes:
         generation: that has this slot; 0: none.
@@ -84,7 +84,7 @@ class SessionPod:
         ending: it was told to end. Until Kubernetes has let go of it, its programs may still write, on a node that
             nobody hears of, for instance.
         over: it has ended for good: evicted, for instance. Nothing of it runs, and nothing will.
-        devices: resources of device plugins that it asks for, each with its amount, as the API server writes it.
+        devices: resources of device plugins, or a class of devices (DRA), that it asks for, each with its amount.
         made: when the API server got it; none: it doesn't say.
         fingerprint: of its specification.
         ssh: the state of its keys of which kubelet was told; none: it was made without what an sshd needs.
@@ -144,7 +144,7 @@ def pod(told: Mapping[str, Any]) -> SessionPod:
         slots=tuple(
             _slot(name, annotations, seen.get(name, {}), images.get(name, "")) for name in SLOTS if name in images
         ),
-        devices=tuple(sorted(each for container in spec["containers"] for each in of_plugins(container))),
+        devices=tuple(sorted(devices_of(spec))),
         made=_moment(metadata.get("creationTimestamp", "")),
         fingerprint=fingerprint(spec),
         ssh=annotations.get(TOLD, "") if ACCOUNTS in annotations else None,

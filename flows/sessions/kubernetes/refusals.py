@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
 from flows.core.errors import RefitError
+from flows.core.formatting import some
 
 _TAIL = 2000
 
@@ -33,6 +34,10 @@ class Conflict(ClusterError):
 
 class StillWaiting(ClusterError):
     """Something was waited for, and didn't happen in time."""
+
+
+class NotServed(ClusterError):
+    """The API server has no version of a group of its API that Refit writes."""
 
 
 class Outage(Exception):
@@ -128,6 +133,22 @@ def refusal(answer: Answer, right: Right, namespace: str, allowed: bool | None) 
     error = kind(f"The cluster refuses to {right}.", why=answer.why, hint=_hint(answer, right, namespace, allowed))
     error.status = answer.status
     return error
+
+
+def not_served(group: str, written: Sequence[str], served: Sequence[object]) -> NotServed:
+    """The error for a group of the API of which the server has no version that Refit writes.
+
+    Args:
+        group: of the API.
+        written: the versions that Refit writes.
+        served: those that the server has.
+    """
+    return NotServed(
+        f"The cluster has no {group} that Refit can use.",
+        why=f"Its versions: {some(served) or 'none'}. Refit writes {some(written)}. Dynamic resource allocation (DRA) "
+        "is there from Kubernetes 1.34 on, and in 1.32 and 1.33 where somebody has turned it on.",
+        hint="without `kubernetes.gpu_device_class`, GPUs are those of a device plugin (`kubernetes.gpu_resource`).",
+    )
 
 
 def _hint(answer: Answer, right: Right, namespace: str, allowed: bool | None) -> str:

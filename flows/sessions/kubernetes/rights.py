@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flows.sessions.kubernetes.cluster import Cluster
-from flows.sessions.kubernetes.kinds import BUDGETS, GROUPS, NOTEBOOKS, POLICIES, SNAPSHOTS
+from flows.sessions.kubernetes.kinds import BUDGETS, GROUPS, NOTEBOOKS, POLICIES, SNAPSHOTS, TEMPLATES
 from flows.sessions.kubernetes.refusals import Right
 
 _VERBS = {
@@ -21,14 +21,18 @@ NEEDED = tuple(Right(resource, verb) for resource, verbs in _VERBS.items() for v
 BUDGET = Right(BUDGETS, "create", GROUPS[BUDGETS])
 # To keep sessions apart, where the settings say from where the gateway comes, or Refit is in the cluster.
 ISOLATION = tuple(Right(POLICIES, verb, GROUPS[POLICIES]) for verb in ("get", "create", "patch"))
-# For snapshots of homes by the storage class; without them, and without the classes, homes are copied.
+# For snapshots of homes by the storage class; without them, and without its classes, homes are copied. Whether there is
+# the class of devices that the settings name, the doctor alone asks.
 SNAPSHOT = tuple(Right(SNAPSHOTS, verb, GROUPS[SNAPSHOTS]) for verb in ("get", "list", "watch", "create", "delete"))
 CLASSES = (
     Right("storageclasses", "list", "storage.k8s.io"),
     Right("volumesnapshotclasses", "list", GROUPS[SNAPSHOTS]),
+    Right("deviceclasses", "get", GROUPS[TEMPLATES]),
 )
+# For GPUs by dynamic resource allocation, where the settings name a class of devices.
+CLAIMS = tuple(Right(TEMPLATES, verb, GROUPS[TEMPLATES]) for verb in ("get", "create"))
 # Without the one, a Pod that doesn't start says less of the reason; without the other, drains evict sessions at once.
-USEFUL = (Right("events", "list"), BUDGET, *ISOLATION, *SNAPSHOT)
+USEFUL = (Right("events", "list"), BUDGET, *ISOLATION, *SNAPSHOT, *CLAIMS)
 # In a namespace whose Notebooks others own.
 OF_NOTEBOOKS = (
     *(Right(NOTEBOOKS, verb, GROUPS[NOTEBOOKS]) for verb in ("get", "list", "patch")),

@@ -65,3 +65,24 @@ def test_a_resource_of_gpus_is_one_of_a_device_plugin(name: str) -> None:
 def test_what_no_device_plugin_can_offer_is_refused(name: str) -> None:
     with pytest.raises(ValidationError, match="gpu_resource"):
         ClusterSettings(gpu_resource=name)
+
+
+@pytest.mark.parametrize("name", ["", "gpu.nvidia.com", "mig-1g.example.com", "gpus"])
+def test_a_class_of_devices_is_named_as_kubernetes_names_objects(name: str) -> None:
+    assert ClusterSettings(gpu_device_class=name).gpu_device_class == name
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpu", "GPU", "gpu_1", ".gpu", "gpu.", "gpu..a", "gpu\n", "a" * 231])
+def test_what_no_class_of_devices_is_called_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="gpu_device_class"):
+        ClusterSettings(gpu_device_class=name)
+
+
+def test_gpus_come_from_a_plugin_or_from_a_class_and_the_mistake_has_its_line(file: Path) -> None:
+    file.write_text("kubernetes:\n  gpu_device_class: gpu.example.com\n  gpu_resource: example.com/gpu\n")
+    with pytest.raises(Mistakes, match="exclude each other") as error:
+        settings.load()
+    assert [mistake.line for mistake in error.value.mistakes] == [2]
+    file.write_text("kubernetes:\n  gpu_device_class: gpu.example.com\n")
+    cluster = settings.load().kubernetes
+    assert ClusterSettings.model_validate(cluster.model_dump()) == cluster, "though all settings are told then"

@@ -22,7 +22,8 @@ HERE = ["on this machine", "in a cluster"]
 
 @pytest.mark.parametrize(("here", "cold"), [(True, "its image"), (False, "one container has its GPUs")], ids=HERE)
 def test_one_that_stays_cold_says_why(here: bool, cold: str, tmp_path: Path) -> None:
-    sessions = SimpleNamespace(engine=SimpleNamespace(on_this_machine=here))
+    engine, gpus = SimpleNamespace(on_this_machine=here), SimpleNamespace(shareable=here)
+    sessions = SimpleNamespace(engine=engine, gpus=gpus)
     context = MoveContext(Settings(home=tmp_path), sessions, SimpleNamespace())  # type: ignore[arg-type]
     assert context.stays_cold(replace(SESSION, gpus=1)).startswith(cold)
     assert context.stays_cold(SESSION).startswith("its image")
