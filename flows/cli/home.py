@@ -33,6 +33,7 @@ with lazily(globals()):
     from flows.sessions.homes.pool import Pool, Room, read_size
     from flows.sessions.lifecycle import Sessions
     from flows.sessions.model import Session
+    from flows.sessions.podman_only import only_on_podman
     from flows.sessions.reconfigure import put_into_pool
     from flows.sessions.wishes import PreferenceStore, caller
 
@@ -68,8 +69,10 @@ def add_to(session_app: typer.Typer) -> None:
 def scan_home(name: SessionName, to: To = "", as_json: Json = False) -> None:
     """Show what in a session's home would break on another image, and how to mend it (experimental)."""
     settings = load()
-    session = Sessions.open(settings).store.session(name)
-    result = scan(settings, session, _target(settings, session, to))
+    sessions = Sessions.open(settings)
+    # Homes that no program of this machine reads are read beside the session.
+    session = sessions.store.session(name) if sessions.engine.on_this_machine else sessions.that_runs(name)
+    result = scan(settings, sessions.engine, session, _target(settings, session, to))
     if as_json:
         show_json(result)
     else:
@@ -90,6 +93,8 @@ def show_drift(
 ) -> None:
     """Show what was changed by hand in a session's container, outside its home: a move leaves it behind."""
     settings = load()
+    if replay:
+        only_on_podman(settings, "Packages that a move installs again")
     if replay is not None:
         PreferenceStore(open_database(settings.database)).change(name, caller(), replay=replay)
     sessions = Sessions.open(settings)
@@ -98,7 +103,7 @@ def show_drift(
     if as_json:
         show_json(changes)
         return
-    _show_changes(changes)
+    _show_changes(changes, replays=not settings.in_cluster)
     for change in sessions.engine.by_hand(session):
         out.print(f"Because of this it isn't moved: {change}.", highlight=False)
 
@@ -245,7 +250,7 @@ def _show_scan(scanned: Scan) -> None:
     )
 
 
-def _show_changes(report: HandMade) -> None:
+def _show_changes(report: HandMade, *, replays: bool) -> None:
     for title, changes in (("System packages", report.system), ("Python packages", report.python)):
         if changes.added or changes.removed or changes.changed:
             show(tables.changes(changes, title))
@@ -253,8 +258,11 @@ def _show_changes(report: HandMade) -> None:
         show(tables.table("Files", ("path",), ((path,) for path in report.files)))
     if not report:
         out.print(f"The container of {report.session} is as its image was.")
-    _show_recipe("To make the same packages anew, as root in the next container:", report.recipe)
-    if report.recipe:
+    if not report.files_known:
+        out.print("Packages were compared, other files weren't: in a cluster, the node alone knows which were changed.")
+    as_root = ", as root" if replays else ""
+    _show_recipe(f"To make the same packages anew{as_root} in the next container:", report.recipe)
+    if report.recipe and replays:
         out.print(f"`refit session drift {report.session} --replay` lets moves do so with those of the system.")
 
 

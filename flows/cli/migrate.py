@@ -97,7 +97,7 @@ def show_plan(
         about = [
             (line.session, note)
             for line in planned
-            for note in (line.machine, line.home, *(lack.text for lack in line.lacks))
+            for note in (line.machine, line.home, *(f"{lack.text} ({line.unscanned})" for lack in line.lacks))
             if note
         ]
         for sentence in dict.fromkeys(note for _, note in about):

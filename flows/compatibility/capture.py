@@ -36,6 +36,7 @@ from flows.locks.simple_index import ABSENT, Page
 from flows.sessions.engine import Engine
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
+from flows.sessions.podman_only import only_on_podman
 
 LOOK_SECONDS = 150.0
 MOST_TOLD = 16 << 20  # bytes
@@ -101,6 +102,7 @@ def capture(settings: Settings, name: str, wish: Wish) -> Captured:
         RefitError: the session doesn't run, its profile isn't in the catalog, there is a bundle of that name, or a file
             or environment that is asked for isn't there.
     """
+    only_on_podman(settings, "Captures of what was installed by hand")
     recipes = load.load_catalog((wish.into or settings.catalog).absolute())
     sessions = Sessions.open(settings)
     session = sessions.that_runs(name)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from shlex import quote
 
 from flows.compatibility.scan import MOST_TOLD, in_container, of_image
-from flows.core.programs import command
 from flows.core.settings import Settings
-from flows.host import tools
 from flows.publishing import image_comparison
 from flows.sessions.engine import Engine
 from flows.sessions.inside import folder as inside
 from flows.sessions.model import Session
-from flows.sessions.podman_only import only_on_podman
 
 LOOK_SECONDS = 300.0
 # Paths that a container writes by itself, and those of package records: packages are told by name.
@@ -41,6 +37,7 @@ class HandMade:
         files: other files and folders that were added or changed.
         manager: the package manager of the operating system, `apt-get` or `dnf`.
         recipe: commands that make the same packages anew, to be run as root in the next container.
+        files_known: whether the engine can tell which other files there are.
     """
 
     session: str
@@ -49,6 +46,7 @@ class HandMade:
     files: tuple[str, ...]
     manager: str
     recipe: tuple[str, ...]
+    files_known: bool = True
 
     def __bool__(self) -> bool:
         return bool(self.recipe or self.files)
@@ -60,16 +58,17 @@ def hand_made(settings: Settings, engine: Engine, session: Session) -> HandMade:
     Raises:
         RefitError: the container doesn't run, or can't be looked at.
     """
-    only_on_podman(settings, "Looks for what was changed by hand")
     image, now = of_image(settings, session.image), in_container(engine, session)
     system = image_comparison.changes(image.system, now.system)
     python = image_comparison.changes(image.distributions, now.distributions)
-    of_packages = _brought(engine, session, now.manager, (*system.added, *system.changed))
-    # The engine makes folders for volumes, and a file for the command.
-    mounted = {*(volume.path for volume in session.volumes), inside.COMMAND_INSIDE}
-    files = described(_different(settings, session.container), {*of_packages, *mounted}, now.home)
+    files: tuple[str, ...] = ()
+    if (different := engine.changed_files(session.container)) is not None:
+        of_packages = _brought(engine, session, now.manager, (*system.added, *system.changed))
+        # The engine makes folders for volumes, and a file for the command.
+        mounted = {*(volume.path for volume in session.volumes), inside.COMMAND_INSIDE}
+        files = described(different, {*of_packages, *mounted}, now.home)
     recipe = (*of_system(system, now.manager), *of_python(python))
-    return HandMade(session.name, system, python, files, now.manager, recipe)
+    return HandMade(session.name, system, python, files, now.manager, recipe, different is not None)
 
 
 def of_system(system: image_comparison.Changes, manager: str) -> tuple[str, ...]:
@@ -121,9 +120,3 @@ def _brought(engine: Engine, session: Session, manager: str, packages: Iterable[
     # Debian's /bin is a link to /usr/bin, and packages name either.
     both = ((line, f"/usr{line}") for line in listed.splitlines())
     return frozenset(path for pair in both for path in pair)
-
-
-def _different(settings: Settings, container: str) -> Mapping[str, Collection[str]]:
-    call = [*tools.podman(settings), "diff", "--format", "json", container]
-    paths: Mapping[str, Collection[str]] = json.loads(command.run(call, root=True, limit=LOOK_SECONDS).stdout)
-    return paths

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 20  # of one file, of which its tags and their texts take some thousand
 MOST_ENTRIES = 500  # of any table
+MOST_DIGITS = 64  # of a version, with its dots: Python reads no number of thousands of digits
 MOST_SEGMENTS = 1170  # what Linux itself loads: 64 KiB of their headers
 
 Read = Callable[[int, int], bytes]
@@ -144,6 +145,7 @@ def _without_sections(head: bytes) -> bytes:
 
 
 def numbered(version: str) -> tuple[int, ...]:
-    """`2.34` as numbers, so that 2.9 is before 2.34; empty if there is anything else in it."""
+    """`2.34` as numbers, so that 2.9 is before 2.34; empty if there is anything else in it, or more than a version."""
     parts = version.split(".")
-    return tuple(map(int, parts)) if all(part.isdecimal() and part.isascii() for part in parts) else ()
+    are_numbers = len(version) <= MOST_DIGITS and all(part.isdecimal() and part.isascii() for part in parts)
+    return tuple(map(int, parts)) if are_numbers else ()

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import PurePosixPath
 from shlex import quote
 
 from packaging.utils import canonicalize_name
@@ -36,6 +37,21 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
+class _Lookup:
+    """Facts about a home as they are looked up: a liar tells of a hundred thousand of each.
+
+    Attributes:
+        libraries: names of the shared libraries in it.
+        environments: folders of its environments.
+        first: folders that its startup files put into PATH.
+    """
+
+    libraries: frozenset[str]
+    environments: frozenset[str]
+    first: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Finding:
     """One thing in a home that the move concerns: where, what, and the commands that mend it, to be run afterwards."""
 
@@ -47,11 +63,13 @@ class Finding:
 
 def judge(home: Home, old: Image, new: Image) -> tuple[Finding, ...]:
     """Everything in a home that a move from one image to another concerns, worst first."""
+    environments = frozenset(group.path for group in home.groups if group.kind in (Kind.venv, Kind.conda))
+    lookup = _Lookup(frozenset(home.libraries), environments, frozenset(home.first))
     findings = [
-        *(finding for group in home.groups for finding in _group(group, home, old, new)),
-        *(finding for kernel in home.kernels for finding in _kernel(kernel, home, old, new)),
+        *(finding for group in home.groups for finding in _group(group, lookup, old, new)),
+        *(finding for kernel in home.kernels for finding in _kernel(kernel, lookup, old, new)),
         *(finding for script in home.scripts for finding in _script(script, old, new)),
-        *_shadows(home, old, new),
+        *_shadows(home, lookup, old, new),
         *(Finding(Verdict.ok, "", f"not everything was looked at: {why}") for why in home.missed),
     ]
     return together(findings)
@@ -93,8 +111,8 @@ _RANK = {verdict: rank for rank, verdict in enumerate(Verdict)}
 # --- Groups ----------------------------------------------------------------------------------------------------------
 
 
-def _group(group: Group, home: Home, old: Image, new: Image) -> Iterator[Finding]:
-    reasons, broken = [*_python(group, old, new), *_native(group, home, old, new)], _broken(group, home, old)
+def _group(group: Group, lookup: _Lookup, old: Image, new: Image) -> Iterator[Finding]:
+    reasons, broken = [*_python(group, old, new), *_native(group, lookup, old, new)], _broken(group, old)
     if reasons:
         recipe = _recipe(group, new)
         yield Finding(Verdict.rebuild if recipe else Verdict.blocked, group.path, "; ".join(reasons), recipe)
@@ -125,7 +143,7 @@ def _venv(group: Group, new: Image) -> Iterator[str]:
         yield f"it was made for Python {group.python}, and {group.interpreter} is {version} in the new image"
 
 
-def _native(group: Group, home: Home, old: Image, new: Image) -> Iterator[str]:
+def _native(group: Group, lookup: _Lookup, old: Image, new: Image) -> Iterator[str]:
     """Why the loader won't start what was compiled."""
     for interface, (version, example) in group.native.versions.items():
         if _has(old, interface, version) and not _has(new, interface, version):
@@ -134,7 +152,7 @@ def _native(group: Group, home: Home, old: Image, new: Image) -> Iterator[str]:
     lost = {
         soname: example
         for soname, example in group.native.libraries.items()
-        if soname in old.libraries and soname not in new.libraries and soname not in home.libraries
+        if soname in old.libraries and soname not in new.libraries and soname not in lookup.libraries
     }
     for soname, example in list(lost.items())[:MOST_NAMED]:
         yield f"{example} needs {_named(soname)}, which the new image doesn't have"
@@ -142,7 +160,7 @@ def _native(group: Group, home: Home, old: Image, new: Image) -> Iterator[str]:
         yield f"and {len(lost) - MOST_NAMED} more libraries"
 
 
-def _broken(group: Group, home: Home, old: Image) -> list[str]:
+def _broken(group: Group, old: Image) -> list[str]:
     """Reasons for which a group doesn't work as it is."""
     reasons = []
     if group.kind is Kind.venv and not _runs(group.interpreter, group.python, old):
@@ -240,8 +258,8 @@ def _tag(python: str) -> str:
 # --- What names a program by its path ---------------------------------------------------------------------------------
 
 
-def _kernel(kernel: Starter, home: Home, old: Image, new: Image) -> Iterator[Finding]:
-    if _whose(kernel.program, home, new):  # made anew with its environment, at the same path
+def _kernel(kernel: Starter, lookup: _Lookup, old: Image, new: Image) -> Iterator[Finding]:
+    if _is_of_environment(kernel.program, lookup, new):  # made anew with its environment, at the same path
         return
     what = f"the kernel {kernel.name!r} starts {kernel.program}"
     if _gone(kernel, old, new):
@@ -276,40 +294,41 @@ def _there(starter: Starter, image: Image) -> bool:
     return bool(starter.leads_to) and (not _in_image(starter.leads_to) or starter.leads_to in image.files)
 
 
-def _whose(program: str, home: Home, image: Image) -> str:
-    """The environment to which a program belongs; empty: none."""
+def _is_of_environment(program: str, lookup: _Lookup, image: Image) -> bool:
+    """Whether a program is in an environment of the home."""
     inside = program.removeprefix(f"{image.home}/")
-    environments = (group.path for group in home.groups if group.kind in (Kind.venv, Kind.conda))
-    return next((path for path in environments if inside.startswith(f"{path}/")), "") if inside != program else ""
+    return inside != program and any(str(folder) in lookup.environments for folder in PurePosixPath(inside).parents)
 
 
 # --- Who wins where both have something -------------------------------------------------------------------------------
 
 
-def _shadows(home: Home, old: Image, new: Image) -> Iterator[Finding]:
+def _shadows(home: Home, lookup: _Lookup, old: Image, new: Image) -> Iterator[Finding]:
     """Packages of the image that are not used because the home has them too, or the other way round."""
+    places = {folder: place for place, folder in reversed([*enumerate(new.path)])}
     for name, path in home.programs.items():
-        if name in new.programs and _first(posixpath.dirname(path), new.programs[name], home, new):
+        folder = posixpath.dirname(path)
+        comes_first = folder in lookup.first or _is_before(folder, new.programs.get(name, ""), new, places)
+        if name in new.programs and comes_first:
             yield Finding(Verdict.ok, path, f"is used in the place of the image's {new.programs[name]}")
         elif name in new.programs and name not in old.programs:
             yield Finding(Verdict.ok, path, f"isn't used any more: the new image has {new.programs[name]}")
+    own = {str(canonicalize_name(name)): version for name, version in new.distributions.items()}
     for group in home.groups:
         if group.kind is Kind.user and group.python == new.python and new.user_site:
-            yield from _twice(group, new)
+            yield from _twice(group, own, new)
     for kernel in home.kernels:
-        if kernel.name == "python3" and not _whose(kernel.program, home, new):
+        if kernel.name == "python3" and not _is_of_environment(kernel.program, lookup, new):
             yield Finding(Verdict.ok, kernel.path, "is used in the place of the image's own Python kernel")
 
 
-def _first(folder: str, program: str, home: Home, image: Image) -> bool:
-    """Whether PATH has a folder of the home before that of a program of the image."""
-    whole, other = f"{image.home}/{folder}", posixpath.dirname(program)
-    listed = list(image.path)
-    return folder in home.first or (whole in listed and listed.index(whole) < listed.index(other))
+def _is_before(folder: str, program: str, image: Image, places: Mapping[str, int]) -> bool:
+    """Whether PATH has a folder of the home before that of a program of the image; `places`: folder of PATH → place."""
+    own = places.get(f"{image.home}/{folder}", len(image.path))
+    return own < places.get(posixpath.dirname(program), len(image.path))
 
 
-def _twice(group: Group, image: Image) -> Iterator[Finding]:
-    own = {canonicalize_name(name): version for name, version in image.distributions.items()}
+def _twice(group: Group, own: Mapping[str, str], image: Image) -> Iterator[Finding]:
     both = [
         f"{distribution.name} {distribution.version} (the image's: {own[canonicalize_name(distribution.name)]})"
         for distribution in group.distributions

@@ -349,6 +349,11 @@ def become(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
+def tell(report: object) -> None:
+    """Print a report. Names that are no text, of which JSON knows none, get question marks."""
+    sys.stdout.buffer.write(json.dumps(report, ensure_ascii=False).encode(errors="replace"))
+
+
 def main(asked: str) -> None:
     """Read the home that `asked` (JSON) names, and print what was found."""
     request = json.loads(asked)
@@ -357,7 +362,7 @@ def main(asked: str) -> None:
     os.nice(10)
     become(request["uid"])
     home = Reader(top, request["seen_as"], Bounds(**request["bounds"])).read()
-    json.dump(asdict(home), sys.stdout)
+    tell(asdict(home))
 
 
 if __name__ == "__main__":

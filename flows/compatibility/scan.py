@@ -1,4 +1,7 @@
-"""The compatibility scan: a home is read, the images are read once, and both are judged together."""
+"""The compatibility scan: a home is read, the images are read once, and both are judged together.
+
+Homes of this machine are read by a program of its own, other ones beside the session, while it runs.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,24 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from flows.compatibility import read_home, read_image
+from flows.compatibility import read_home, read_image, scan_inside
 from flows.compatibility.facts import Home, Image
 from flows.compatibility.judge import Finding, Verdict, as_volume, judge, together, verdict
 from flows.compatibility.read_home import BOUNDS, Bounds
 from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
+from flows.core.formatting import clipped, on_a_line, short
 from flows.core.programs import command
+from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
-from flows.host import containers
 from flows.sessions.engine import Engine
+from flows.sessions.engines import run_in_image
 from flows.sessions.homes.folders import folder_of
 from flows.sessions.model import Session
-from flows.sessions.podman_only import only_on_podman
 
 GRACE_SECONDS, LOOK_SECONDS = 30.0, 300.0
 MOST_TOLD = 64 << 20  # bytes that an image with very many packages says of itself
+_SHOWN = 200
 _HOME, _IMAGE = TypeAdapter(Home), TypeAdapter(Image)
 _PYTHON = ("python3", "-B", "-")
 _SCRIPT = Path(read_image.__file__)
@@ -52,27 +57,35 @@ class Scan:
     files: int
 
 
-def scan(settings: Settings, session: Session, image: str, bounds: Bounds = BOUNDS) -> Scan:
+def scan(settings: Settings, engine: Engine, session: Session, image: str, bounds: Bounds = BOUNDS) -> Scan:
     """Find out whether home and volumes of a session go together with another image; nothing is changed.
 
     Args:
         settings: those in force.
-        session: the session with the home.
+        engine: where the session runs.
+        session: the session with the home; where homes are read beside it, it has to run.
         image: digest of the other image.
         bounds: how much is looked at, in the home and in each volume.
 
     Raises:
         RefitError: home, volumes or image can't be read.
     """
-    only_on_podman(settings, "Scans of homes")
     old, new = of_image(settings, session.image), of_image(settings, image)
-    # Shared volumes belong to none of them, and to none of their users alone.
-    own = [volume for volume in session.volumes if not volume.shared and folder_of(volume.ref).exists()]
-    volumes = [as_volume(of_folder(folder_of(v.ref), session.uid, v.path, bounds), v.path) for v in own]
-    places = (of_folder(folder_of(session.home), session.uid, new.home, bounds), *volumes)
+    if engine.on_this_machine:
+        places = _of_folders(session, new.home, bounds)
+    else:
+        home, *volumes = scan_inside.read(engine, session, bounds).items()
+        places = [home[1], *(as_volume(facts, path) for path, facts in volumes)]
     findings = together(finding for place in places for finding in judge(place, old, new))
     files = sum(place.files for place in places)
     return Scan(session.name, session.image, image, verdict(findings), findings, files)
+
+
+def _of_folders(session: Session, seen_as: str, bounds: Bounds) -> list[Home]:
+    # Shared volumes belong to none of them, and to none of their users alone.
+    own = [volume for volume in session.volumes if not volume.shared and folder_of(volume.ref).exists()]
+    volumes = (as_volume(of_folder(folder_of(v.ref), session.uid, v.path, bounds), v.path) for v in own)
+    return [of_folder(folder_of(session.home), session.uid, seen_as, bounds), *volumes]
 
 
 def of_folder(folder: Path, uid: int, seen_as: str, bounds: Bounds = BOUNDS) -> Home:
@@ -118,15 +131,19 @@ def of_image(settings: Settings, digest: str) -> Image:
     """The facts that homes can depend on in the image with this digest: kept here, or read in a container of it.
 
     Raises:
-        RefitError: the image can't be had or started.
+        RefitError: the image can't be had or started, or its Python doesn't run what reads it.
     """
     script = _SCRIPT.read_text(encoding="utf-8")
     key = sha256(f"{digest} {script}".encode()).hexdigest()[:32]
     note = settings.folder("cache", "compatibility") / f"{key}.json"
     if note.exists():
         return _IMAGE.validate_json(note.read_bytes())
-    image = f"docker://{settings.registry_host}/{settings.repository}@{digest}"
-    output = containers.run_once(settings, image, _PYTHON, stdin=script, most=MOST_TOLD).stdout
-    facts = _IMAGE.validate_json(output)
+    try:
+        facts = _IMAGE.validate_json(run_in_image(settings, digest, _PYTHON, script, LOOK_SECONDS, MOST_TOLD))
+    except ProgramFailed as error:
+        last = clipped(on_a_line(error.tail.strip().rpartition("\n")[2]), _SHOWN)
+        raise RefitError(f"The image {short(digest)} can't be read: {last or error.brief}.", why=error.why) from error
+    except ValidationError:
+        raise RefitError(f"The image {short(digest)} printed something that is no report on it.") from None
     write_whole(note, _IMAGE.dump_json(facts))
     return facts

@@ -104,7 +104,8 @@ def _move(
     becomes: Callable[[Session], Session],
 ) -> Result:
     name, registry = session.name, Registry(settings)
-    if not force and (why := obstacles(settings, {name: (session, image)}).get(name)):
+    engine = planning.sessions.engine
+    if not force and (why := obstacles(settings, engine, {name: (session, image)}).blocked.get(name)):
         raise RefitError(
             f"Files in the home of {name!r} don't go together with the image {image}.",
             why=why,

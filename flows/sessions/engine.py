@@ -81,6 +81,9 @@ class Engine(Protocol):
     def by_hand(self, session: Session) -> tuple[str, ...]:
         """Changes by hand to a session's container, each in words."""
 
+    def changed_files(self, container: str) -> Mapping[str, Collection[str]] | None:
+        """Kind of change → paths of a container that its image hasn't, or has otherwise; none: only its node knows."""
+
     def execute(
         self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = FOREIGN_OUTPUT
     ) -> str:
@@ -219,9 +222,6 @@ class Homes(Protocol):
 
     keeps_snapshots: bool
     """Whether snapshots are taken. Where none are, moves do without, and all verbs of snapshots refuse."""
-
-    readable: bool
-    """Whether programs of this machine read homes, as a scan does. Where none do, plans say that."""
 
     def home_of(self, name: str) -> HomeRef:
         """The home of the session `name`, there or not.

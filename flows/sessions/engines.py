@@ -4,7 +4,7 @@ it looks at them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import Any
@@ -12,15 +12,18 @@ from typing import Any
 from sqlalchemy import Engine as Database
 
 from flows.catalog.model import Access
+from flows.core.errors import RefitError
+from flows.core.formatting import short
 from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.sessions import trial
 from flows.sessions.engine import Engine, Gpus, Homes, Tokens
 from flows.sessions.machines import Machines, ThisMachine
-from flows.sessions.trial import Trials
+from flows.sessions.trial import NoTrial, Trials
 
 with lazily(globals()):
     from flows.gateway.proxy import Gateway
+    from flows.host import containers
     from flows.images.registry import Registry
     from flows.publishing.checks import Look
     from flows.publishing.container_checks import ContainerLook
@@ -89,6 +92,26 @@ def image_look(settings: Settings) -> Look:
 def look_in_pods(settings: Settings) -> Look:
     """How images are looked at in the cluster."""
     return TrialLook(partial(_image_trial, settings), Registry(settings))
+
+
+def run_in_image(settings: Settings, digest: str, argv: Sequence[str], stdin: str, limit: float, most: int) -> str:
+    """Run a program in a container of the image with this digest, which has no home and goes with it.
+
+    Returns:
+        Its output, of `most` bytes at most, after `limit` seconds at most.
+
+    Raises:
+        RefitError: the image can't be had or started, or the program fails.
+    """
+    if settings.in_cluster:
+        try:
+            with _image_trial(settings, digest, Access(), idle=True) as once:
+                once.start()
+                return once.execute(argv, stdin, limit, most)
+        except NoTrial as error:
+            raise RefitError(f"No Pod of the image {short(digest)} can be had: {error.brief}.") from error
+    image = f"docker://{settings.registry_host}/{settings.repository}@{digest}"
+    return containers.run_once(settings, image, argv, stdin=stdin, limit=limit, most=most).stdout
 
 
 def _image_trial(settings: Settings, digest: str, access: Access, *, idle: bool) -> AbstractContextManager[ImageTrial]:

@@ -16,7 +16,7 @@ from flows.sessions.model import HomeRef, Session, check_name
 from flows.sessions.packages.model import Outcome
 
 REHEARSAL = "REFIT_REHEARSAL"
-QUICK = 60.0
+QUICK, MOST_OUTPUT = 60.0, 1 << 20
 # Nobody's uid: an image has to work with any.
 _NOBODYS = 65_537
 _SHOWN = 12  # characters of a digest
@@ -45,8 +45,8 @@ class Trial(Protocol):
             RefitError: the image doesn't start.
         """
 
-    def execute(self, argv: Sequence[str], stdin: str = "", limit: float = QUICK) -> str:
-        """Run a program in it, as the session's user; returns its output."""
+    def execute(self, argv: Sequence[str], stdin: str = "", limit: float = QUICK, most: int = MOST_OUTPUT) -> str:
+        """Run a program in it, as the session's user, for so many seconds and bytes of output at most; returns that."""
 
     def ended(self) -> str:
         """Why it doesn't run any more; empty: it does."""

@@ -84,6 +84,7 @@ def test_a_session_lives_by_commands(running: Desk) -> None:
     [
         ("session", "snapshot", NAME),
         ("session", "clone", NAME, "ben"),
+        ("session", "drift", NAME, "--replay"),
         ("session", "ssh-keys", NAME, "--add", "{key}"),
         ("home", "list"),
         ("volume", "list"),

@@ -13,7 +13,7 @@ import pytest
 from flows.compatibility.changes import hand_made
 from flows.compatibility.facts import Kind
 from flows.compatibility.judge import Verdict
-from flows.compatibility.obstacles import obstacles, recent
+from flows.compatibility.obstacles import Scans, obstacles, recent
 from flows.compatibility.replay import NotReplayed, replay
 from flows.compatibility.scan import of_folder, of_image, scan
 from flows.core.database import open_database
@@ -24,12 +24,14 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.publishing import image_comparison
+from flows.sessions.engine import Engine
 from flows.sessions.homes.folders import folder_of
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore
 from tests.support.machine import RegistryServer, private_home
 from tests.support.moving import opened, to
+from tests.support.scan_contract import ScanContract
 from tests.support.variants import LIGHT, light
 
 NAME = "ida"
@@ -73,11 +75,12 @@ def test_a_home_is_read_as_its_owner_and_goes_with_a_newer_build(
         "tool": Kind.loose,
     }
     assert sessions.execute(NAME, ["sh", "-c", "find . -type f -printf '%p %A@\\n' | sort"]) == times
-    report = scan(settings, session, light(shared, registry, base, "the next"))
+    report = scan(settings, sessions.engine, session, light(shared, registry, base, "the next"))
     assert report.verdict is Verdict.ok and report.files > 20
     assert [finding.path for finding in report.findings] == [".local/bin/git"]
     sessions.engine.execute(session.container, ["rm", "-r", "project/.venv/bin"])
-    (broken,) = (f for f in scan(settings, session, session.image).findings if f.path == "project/.venv")
+    again = scan(settings, sessions.engine, session, session.image)
+    (broken,) = (f for f in again.findings if f.path == "project/.venv")
     assert "on the old image either" in broken.what
 
 
@@ -115,20 +118,20 @@ def _install(settings: Settings, session: Session, package: Path) -> None:
 
 @pytest.mark.long
 def test_f18_a_plan_waits_for_the_owner_where_only_the_owner_knows_how_to_mend_a_home(
-    session: Session, settings: Settings, shared: Settings, registry: Registry, base: Built
+    sessions: Sessions, session: Session, settings: Settings, shared: Settings, registry: Registry, base: Built
 ) -> None:
-    new = light(shared, registry, base, "older C library")
+    engine, new = sessions.engine, light(shared, registry, base, "older C library")
     folder = settings.folder("cache", "compatibility")
     before = set(folder.iterdir())
     of_image(settings, new)
     (kept,) = set(folder.iterdir()) - before
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "interfaces": {"GLIBC": "2.17"}}))
-    why = obstacles(settings, {NAME: (session, new)})
+    why = obstacles(settings, engine, {NAME: (session, new)}).blocked
     assert why.keys() == {NAME} and "tool: tool/own needs GLIBC" in why[NAME]
     shutil.rmtree(folder_of(session.home) / "tool")
-    assert obstacles(settings, {NAME: (session, new)}) == why  # a plan is made again and again
-    assert recent(settings, session, session.image).verdict is Verdict.ok
-    assert obstacles(settings, {NAME: (session, new)}) == {}
+    assert obstacles(settings, engine, {NAME: (session, new)}).blocked == why  # a plan is made again and again
+    assert recent(settings, engine, session, session.image).verdict is Verdict.ok
+    assert obstacles(settings, engine, {NAME: (session, new)}) == Scans()
 
 
 @pytest.mark.long
@@ -157,3 +160,20 @@ def test_what_was_installed_by_hand_comes_along_if_its_owner_wants_it(
     sessions.stop(NAME)
     with pytest.raises(NotReplayed, match="can't be installed"):
         replay(settings, gone, moved.container)
+
+
+class TestScansOnThisMachine(ScanContract):
+    """The whole contract."""
+
+    @pytest.fixture
+    def engine(self, sessions: Sessions) -> Engine:
+        return sessions.engine
+
+    @pytest.fixture
+    def session(self, sessions: Sessions, shared: Settings, registry: Registry, base: Built) -> Session:
+        image = light(shared, registry, base, "scanned")
+        return sessions.create(NAME, "light-minimal-deb12-py311", "2026a", image, LIGHT)
+
+    @pytest.fixture
+    def another(self, shared: Settings, registry: Registry, base: Built) -> str:
+        return light(shared, registry, base, "the next")

@@ -141,6 +141,15 @@ class EngineContract:
             assert engine.sshd.end_logins(session, ()) == 0
             engine.start(session.container)
 
+    def test_files_that_were_made_by_hand_are_named_where_anybody_can_tell(
+        self, engine: Engine, session: Session
+    ) -> None:
+        engine.create(session)
+        engine.start(session.container)
+        engine.execute(session.container, ["touch", "/tmp/made-by-hand"])
+        changed = engine.changed_files(session.container)
+        assert changed is None or "/tmp/made-by-hand" in changed["added"]
+
     def test_a_container_can_be_favoured_as_often_as_one_likes_running_or_not(
         self, engine: Engine, session: Session
     ) -> None:

@@ -271,6 +271,7 @@ class Decision:
         machine: that it has to leave a machine which goes down, and by when, in words; empty: it hasn't.
         pull: bytes (compressed) of its new image that have to be pulled first, as far as anybody has looked.
         lacks: the parts of a move that can't be had where it runs.
+        unscanned: why no scan looks at its home, in words; empty: one does, or none is wanted.
     """
 
     session: str
@@ -291,6 +292,7 @@ class Decision:
     machine: str = ""
     by: str = ""
     lacks: tuple[Lack, ...] = ()
+    unscanned: str = ""
 
     @property
     def consent(self) -> Consent | None:

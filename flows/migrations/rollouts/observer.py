@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from flows.compatibility.obstacles import obstacles
+from flows.compatibility.obstacles import AT_ONCE, Scans, obstacles
 from flows.core.database import now
 from flows.core.leases import held
 from flows.core.settings import Settings
@@ -28,7 +28,7 @@ from flows.migrations.rollouts.foreign_builds import NOBODYS, Foreign, ForeignBu
 from flows.migrations.rollouts.image_pulls import ImagePulls, room_for_images
 from flows.migrations.rollouts.store import Rollouts
 from flows.migrations.rollouts.targets import has_other_image, image_key
-from flows.sessions.activity.probes import look_at
+from flows.sessions.activity.probes import elsewhere_at_once, look_at
 from flows.sessions.activity.seen import Seen
 from flows.sessions.events import Kind
 from flows.sessions.history import History
@@ -55,13 +55,14 @@ class Observer:
     Attributes:
         others: sessions that others own.
         foreign: judges images that were made by people's own recipes.
+        scans: the results of the last scans of homes.
     """
 
     def __init__(self, settings: Settings, sessions: Sessions, database: Engine, pulls: ImagePulls) -> None:
         self._settings, self._policy, self._sessions = settings, settings.migration, sessions
         self._database, self._journal, self._rollouts = database, Journal(database), Rollouts(database)
         self._pulls, self.others = pulls, Others(settings)
-        self.foreign = ForeignBuilds(settings, database)
+        self.foreign, self.scans = ForeignBuilds(settings, database), Scans()
         self._read: datetime | None = None
         self._moves: dict[str, Past] = {}
         self._looks: dict[tuple[str, int], tuple[datetime, Seen]] = {}
@@ -74,6 +75,7 @@ class Observer:
         *,
         look: bool = True,
         pull: bool = True,
+        scan: bool = True,
         spared: Collection[str] = (),
     ) -> Observed:
         """The facts on which a plan for some of all sessions depends.
@@ -84,11 +86,12 @@ class Observer:
             images: their targets.
             look: whether anybody works in those that would be moved.
             pull: ask what has to be pulled for them.
+            scan: whether the homes of those that would be moved are scanned.
             spared: those that aren't looked at.
         """
         moves = self.moves()
         foreign = self.foreign.judge((status.session for status in asked), images)
-        candidates = self.candidates(statuses, moves, images if look else {}, spared, foreign)
+        candidates = self.candidates(statuses, moves, images if look else {}, spared, foreign, scan=scan)
         sizes = self._to_pull(asked, images) if pull else {}
         rollouts = self._rollouts.all()
         homes = self._sessions.store.homes().keys()
@@ -157,6 +160,8 @@ class Observer:
         images: Mapping[ImageKey, str],
         spared: Collection[str] = (),
         foreign: Mapping[str, Foreign] = MappingProxyType({}),
+        *,
+        scan: bool = True,
     ) -> tuple[Candidate, ...]:
         """The facts about each session; those that run and are to be on another image are looked at, unless spared."""
         last, rest = {move.session: move for move in moves}, timedelta(minutes=self._policy.poll_minutes)
@@ -166,7 +171,7 @@ class Observer:
         rules = policies(self._settings) if statuses else {}
         moving = [s.session for s in statuses if s.running is Running.running and has_other_image(s.session, images)]
         seen = self._seen(session for session in moving if session.name not in spared)
-        blocked = self.blocked(moving, images)
+        blocked = self.blocked(moving, images) if scan else {}
         has = Counter(taken.session for taken in self._sessions.gpus.taken())
         goes_on = any(move.state not in FINAL for move in moves)
         at_work = held(self._database, "session ") if goes_on else ()
@@ -203,10 +208,13 @@ class Observer:
 
     def blocked(self, sessions: Iterable[Session], images: Mapping[ImageKey, str]) -> dict[str, str]:
         """Obstacles in their homes that don't go together with their new images."""
-        if not self._policy.scan or not self._sessions.homes.readable:
+        if not self._policy.scan:
             return {}
-        own = [session for session in sessions if not session.owned_by]
-        return obstacles(self._settings, {session.name: (session, images[image_key(session)]) for session in own})
+        engine, own = self._sessions.engine, [session for session in sessions if not session.owned_by]
+        moving = {session.name: (session, images[image_key(session)]) for session in own}
+        many = AT_ONCE if engine.on_this_machine else elsewhere_at_once(len(moving))
+        self.scans = obstacles(self._settings, engine, moving, many)
+        return dict(self.scans.blocked)
 
 
 def canaries(

@@ -62,7 +62,9 @@ def plan_migration(names: Sequence[str], to: str, settings: Settings, origin: st
     """
     planner = SessionPlanner(settings)
     planned = planner.plan(names, to, origin)
-    planned = planned if names else tuple(sorted((*planned, *planner.immovable), key=lambda line: line.session))
+    if not names:
+        planned = tuple(sorted((*planned, *planner.immovable), key=lambda line: line.session))
+        planned = tuple(map(planner.with_lacks, planned))
     if settings.in_cluster:  # nodes have their images, and a move pulls its own before anybody waits
         return _in_cluster(planned, settings)
     own = planner.of_refit(planned)  # the rest is pulled by nodes of others
@@ -79,17 +81,19 @@ def _planned(observed: Observed) -> tuple[Decision, ...]:
     return plan_after(observed.candidates, observed.rollout, observed.trials, observed.approved)[0]
 
 
+def _moves(line: Decision) -> bool:
+    return line.new not in ("", line.old)
+
+
 def _in_cluster(planned: Iterable[Decision], settings: Settings) -> tuple[Decision, ...]:
-    """The lines with what snapshots of homes cost, what can't be had, and which nodes have to be left."""
+    """The lines with what snapshots of homes cost, and which nodes have to be left."""
     sessions, history = Sessions.open(settings), History(open_database(settings.database))
     prices, closed = sessions.homes.prices(), sessions.machines.leaving()
     since = drain_plan.still_leaving(history.events(kinds=(Kind.leaves,))) if closed else {}
 
-    lacks = (Lack.no_scan,) if settings.migration.scan and not sessions.homes.readable else ()
-
     def about(line: Decision) -> Decision:
-        if line.new not in ("", line.old):
-            line = replace(line, home=prices.get(line.session, ""), lacks=lacks)
+        if _moves(line):
+            line = replace(line, home=prices.get(line.session, ""))
         if not (machine := closed.get(line.session)):
             return line
         seen_on, seen = since.get(line.session, ("", None))
@@ -171,8 +175,11 @@ class SessionPlanner:
         if not has_other_image(session, images) or images[image_key(session)] not in self._rollouts.all():
             return None
         statuses = self.sessions.all()
-        observed = self._observer.observe(statuses, statuses, images, pull=False)
-        blocked = self._observer.blocked([session], images).get(name, "")
+        # The homes of others decide nothing about this one.
+        observed = self._observer.observe(statuses, statuses, images, pull=False, scan=False)
+        # Elsewhere a home is read beside a session that runs.
+        here = self.sessions.engine.on_this_machine
+        blocked = self._observer.blocked([session], images).get(name, "") if here else ""
         mine = starting(replace(observed.candidate(name), blocked=blocked), now())
         # After a reboot all sessions ought to run and don't; that says nothing of their images.
         observed = replace(observed.with_candidate(mine), fallen=frozenset())
@@ -223,6 +230,22 @@ class SessionPlanner:
     def keeps(self, session: str) -> float:
         """For how many hours a session of the last plan keeps what a stop would lose."""
         return keep_hours(self._seen.candidate(session), self._seen.rollout)
+
+    def with_lacks(self, line: Decision) -> Decision:
+        """A line of the last plan with the parts of its move that can't be had."""
+        why = self._unscanned(line.session) if _moves(line) else ""
+        return replace(line, lacks=(Lack.no_scan,), unscanned=why) if why else line
+
+    def _unscanned(self, session: str) -> str:
+        """Why no scan looks at the home of a session that moves, in words; empty: one does, or none is wanted."""
+        if not self._policy.scan:
+            return ""
+        candidate = self._seen.candidate(session)
+        if candidate.session.owned_by:
+            return "others keep its home"
+        if not candidate.running and not self.sessions.engine.on_this_machine:
+            return "it doesn't run"
+        return self._observer.scans.unread.get(session, "")
 
     def superseded(self, line: Decision) -> bool:
         """Whether an image has been published that is newer than the one which a session of the last plan is to get."""

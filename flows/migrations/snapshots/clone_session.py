@@ -26,7 +26,7 @@ from flows.sessions.snapshots.model import Snapshot
 from flows.sessions.store import NameTaken
 
 with lazily(globals()):
-    from flows.compatibility.obstacles import obstacles
+    from flows.compatibility.obstacles import Scans, obstacles
     from flows.migrations.rehearsals.rehearsal import rehearse
     from flows.migrations.snapshots import snapshot_actions
     from flows.migrations.switch_profile import of_profile
@@ -81,7 +81,7 @@ def clone(settings: Settings, name: str, wish: Wish, by: str, *, owner: str = ""
     sessions = Sessions.open(settings)
     source = sessions.store.session(name)
     _check_free(sessions, wish.name)
-    pattern = _pattern(settings, source, wish)
+    pattern = _pattern(settings, sessions, source, wish)
     with _snapshot(sessions, source, wish, by) as snapshot:
         snapshot_actions.require_whole(source, snapshot)
         with sessions.alone(wish.name), reported(wish.name, f"copying the home of {name}"):
@@ -128,7 +128,7 @@ def _check_free(sessions: Sessions, name: str) -> None:
         )
 
 
-def _pattern(settings: Settings, source: Session, wish: Wish) -> Session:
+def _pattern(settings: Settings, sessions: Sessions, source: Session, wish: Wish) -> Session:
     """The session as the new one is to be, but for its name, user and folders."""
     publications = Publications(settings)
     if not wish.profile:
@@ -136,7 +136,8 @@ def _pattern(settings: Settings, source: Session, wish: Wish) -> Session:
         return replace(source, generation=1, gpus=0, devices=())
     profile = named(settings, wish.release, wish.profile)
     image = _image(settings, source, wish)
-    if not wish.force and (why := obstacles(settings, {source.name: (source, image)}).get(source.name)):
+    scans = obstacles(settings, sessions.engine, {source.name: (source, image)}) if not wish.force else Scans()
+    if why := scans.blocked.get(source.name):
         raise RefitError(
             f"Files in the home of {source.name!r} don't go together with {profile.stem}.",
             why=why,

@@ -140,7 +140,7 @@ class Forward:
         if not self._wish(move.before.name).replay:
             return NOTHING
         if not self._sessions.engine.on_this_machine:
-            return Outcome("packages that were installed by hand don't come along: they can't be read here")
+            return Outcome("packages that were installed by hand don't come along: nobody is root in a Pod")
         changes = hand_made(self._settings, self._sessions.engine, move.before)
         return Outcome(replay(self._settings, changes, move.after.container))
 

@@ -9,8 +9,7 @@ import math
 import os
 import re
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +24,7 @@ from flows.core.programs.command import FOREIGN_OUTPUT, ProgramFailed
 from flows.core.programs.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import containers, tools
-from flows.sessions.containers import drift, ending, sshd, warm_start, weight
+from flows.sessions.containers import drift, ending, last_lines, sshd, warm_start, weight
 from flows.sessions.containers.ingress import filter_input
 from flows.sessions.containers.networks import SessionNetworks
 from flows.sessions.containers.podman_options import create_options, prepare
@@ -43,8 +42,8 @@ _RESERVED = re.compile(r"([0-9a-f.:]+) has been allocated to \w+, duplicate allo
 _LOOKER = "REFIT_LOOK"
 # Bytes that a dialogue may have: a look at thousands of processes, with what they were called with.
 _LOOKS = 4 * FOREIGN_OUTPUT
-_QUICK = 60.0
-_LOG_TRIES = 3
+_QUICK, _DIFF = 60.0, 300.0
+_MOST_CHANGES = 64 << 20  # bytes
 _WAIT = 1.0
 _LAST_LINES = 15
 # `podman stop` was killed, and Podman waits for it to go on; or `podman start`, and Podman doesn't know that it runs.
@@ -280,11 +279,17 @@ class Podman:
 
     def by_hand(self, session: Session) -> tuple[str, ...]:
         """Changes by hand to a session's container, each in words."""
-        containers = (each for each in self.containers(session.name) if each.generation == session.generation)
-        if (argv := next(containers, None)) is None:
-            return ()
-        (inspected,) = json.loads(self._podman("container", "inspect", argv.name).stdout)
-        return drift.changes(inspected)
+        own = [each.name for each in self.containers(session.name) if each.generation == session.generation]
+        inspected = json.loads(self._podman("container", "inspect", *own).stdout) if own else []
+        return tuple(change for each in inspected for change in drift.changes(each))
+
+    def changed_files(self, container: str) -> Mapping[str, Collection[str]]:
+        """Kind of change → paths of a container that its image hasn't, or has otherwise."""
+        call = self._call("diff", "--format", "json", container)
+        # Programs of a session may make as many files as there is room for.
+        told = command.run(call, root=True, cwd=self._settings.folder(), limit=_DIFF, most=_MOST_CHANGES).stdout
+        changes: Mapping[str, Collection[str]] = json.loads(told)
+        return changes
 
     def execute(
         self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = FOREIGN_OUTPUT
@@ -340,20 +345,7 @@ class Podman:
 
     def logs(self, container: str, lines: int = 100) -> str:
         """The last lines that the container wrote, on its standard output and its standard error."""
-        for _ in range(_LOG_TRIES):
-            try:
-                return self._logged(lines, "--tail", str(lines), container)
-            except ProgramFailed as error:
-                # Podman 4.3 looks from the end, and fails on half a line there: one that is just being written.
-                if "unable to read log file" not in error.tail:
-                    raise
-        # Nobody will ever write the other half. From the beginning, Podman passes over it, and takes its time.
-        return self._logged(lines, container)
-
-    def _logged(self, lines: int, *words: str) -> str:
-        seen = deque[str](maxlen=lines)
-        command.run(self._call("logs", *words), root=True, limit=_QUICK, on_line=seen.append)
-        return "\n".join(seen)
+        return last_lines.of(self._call("logs"), container, lines)
 
     def _find(self, session: Session) -> Container | None:
         containers = self.containers(session.name)

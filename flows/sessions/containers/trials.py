@@ -29,7 +29,7 @@ from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.model import HOME, Session
 from flows.sessions.packages.install import install
 from flows.sessions.packages.model import Outcome
-from flows.sessions.trial import QUICK, REHEARSAL, NoTrial, lock, named, names
+from flows.sessions.trial import MOST_OUTPUT, QUICK, REHEARSAL, NoTrial, lock, named, names
 
 SPARE_MEMORY = 1 << 30  # bytes that others keep
 CPU_SHARES = 64  # where cores are short: sessions have 512, and somebody waits for those that are away
@@ -158,10 +158,10 @@ class PodmanTrial:
         ]
         command.run([*self._podman, *verb, *options, self._image], root=True, cwd=settings.folder(), limit=QUICK)
 
-    def execute(self, argv: Sequence[str], stdin: str = "", limit: float = QUICK) -> str:
-        """Run a program in it, as the session's user; returns its output."""
+    def execute(self, argv: Sequence[str], stdin: str = "", limit: float = QUICK, most: int = MOST_OUTPUT) -> str:
+        """Run a program in it, as the session's user, for so many seconds and bytes of output at most; returns that."""
         call = [*self._podman, "exec", "--interactive", self._container, *argv]
-        return command.run(call, root=True, stdin=stdin, limit=limit, most=command.FOREIGN_OUTPUT).stdout
+        return command.run(call, root=True, stdin=stdin, limit=limit, most=most).stdout
 
     def ended(self) -> str:
         """Why it doesn't run any more; empty: it does."""

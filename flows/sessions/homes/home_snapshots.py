@@ -29,7 +29,7 @@ SIZE_SECONDS = 10.0
 class HomeSnapshots:
     """The snapshots of homes on this machine: in the pool, where the home is there, else in folders."""
 
-    keeps_snapshots, readable = True, True
+    keeps_snapshots = True
 
     def __init__(self, settings: Settings) -> None:
         only_on_podman(settings, "Homes in folders and in the pool of this machine")

@@ -247,6 +247,9 @@ class Kubernetes:
             for pod, slot in with_slots
         )
 
+    def changed_files(self, container: str) -> None:
+        """None: only the node knows."""
+
     def execute(
         self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = FOREIGN_OUTPUT
     ) -> str:

@@ -20,8 +20,6 @@ _CLAIMS = "persistentvolumeclaims"
 class ClusterHomes:
     """Implements `engine.Homes` in one namespace of a cluster."""
 
-    readable = False
-
     def __init__(self, cluster: Cluster) -> None:
         """Nothing is asked of the cluster yet."""
         self._cluster, self._snapshots = cluster, ClusterSnapshots(cluster)

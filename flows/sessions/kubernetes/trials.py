@@ -14,7 +14,6 @@ from typing import Any
 from flows.core import fence
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
-from flows.core.programs.command import FOREIGN_OUTPUT
 from flows.core.settings import Settings
 from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.kubernetes import ownership, records, rehearsal_budget, trial_pods
@@ -27,7 +26,7 @@ from flows.sessions.kubernetes.refusals import ClusterError
 from flows.sessions.kubernetes.trial_pods import TRIAL
 from flows.sessions.model import Session
 from flows.sessions.packages.model import Outcome
-from flows.sessions.trial import QUICK, NoTrial, lock, named, names
+from flows.sessions.trial import MOST_OUTPUT, QUICK, NoTrial, lock, named, names
 
 LAST_LINES = 15
 
@@ -156,8 +155,8 @@ class ClusterTrial:
             return str(address)
         raise ClusterError(f"The Pod {self._name} has no address.", why=trial_pods.end_of(told or None))
 
-    def execute(self, argv: Sequence[str], stdin: str = "", limit: float = QUICK, most: int = FOREIGN_OUTPUT) -> str:
-        """Run a program in it, as the session's user; returns its output."""
+    def execute(self, argv: Sequence[str], stdin: str = "", limit: float = QUICK, most: int = MOST_OUTPUT) -> str:
+        """Run a program in it, as the session's user, for so many seconds and bytes of output at most; returns that."""
         return output_of(self._cluster, self._name, TRIAL, argv, stdin, limit=limit, most=most)
 
     def ended(self) -> str:

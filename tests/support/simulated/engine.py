@@ -95,6 +95,9 @@ class SimulatedEngine:
     def by_hand(self, session: Session) -> tuple[str, ...]:
         return ()
 
+    def changed_files(self, container: str) -> None:
+        return None
+
     def execute(
         self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = 1 << 20
     ) -> str:
@@ -150,7 +153,7 @@ class SimulatedEngine:
 class SimulatedHomes:
     """Implements `engine.Homes`. A copy has a middle, in which it may be cut off."""
 
-    keeps_snapshots, readable = True, True
+    keeps_snapshots = True
 
     def __init__(self, world: World, folder: Path) -> None:
         self._world, self._folder = world, folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -359,3 +360,35 @@ def test_what_was_installed_by_hand_is_made_again_by_whatever_installs_packages_
     assert of_system(changes, "dnf")[0].endswith("tree-2.1-1 'jq-1.7;x'")
     assert of_python(image_comparison.Changes({"humanize": "4"}, {}, {})) == ("python3 -m pip install humanize==4",)
     assert of_system(image_comparison.Changes({}, {}, {}), "apt-get") == ()
+
+
+# --- Reports of liars -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["9" * 5_000, "1." * 5_000 + "1"])
+def test_a_version_that_is_no_number_that_anybody_reads_is_none(version: str) -> None:
+    assert elf.numbered(version) == ()
+    group = Group("tool", Kind.loose, native=Native(versions={"GLIBC": (version, "tool/own")}))
+    assert judge(Home(groups=(group,)), OLD, replace(NEW, interfaces={"GLIBC": version})) == ()
+
+
+def test_a_program_that_path_does_not_find_is_before_none() -> None:
+    lying = replace(NEW, programs={"git": "/elsewhere/git"}, path=("/usr/bin", f"{SEEN_AS}/bin"))
+    (finding,) = judge(Home(programs={"git": "bin/git"}), OLD, lying)
+    assert "in the place of" in finding.what
+
+
+def test_to_judge_takes_no_longer_for_each_fact_the_more_there_are() -> None:
+    many = range(20_000)
+    native = Native(libraries={"libcudart.so.12": "x"})
+    home = Home(
+        groups=tuple(Group(f"e{n}", Kind.venv, "3.11", "/usr/bin/python3.11", native=native) for n in many),
+        kernels=tuple(Starter(f"k{n}", "python3", f"{SEEN_AS}/none{n}/python", "") for n in many),
+        programs={f"p{n}": f"folder{n}/p{n}" for n in many},
+        first=tuple(f"folder{n}" for n in many),
+        libraries=tuple(f"lib{n}.so" for n in many),
+    )
+    # In seconds of CPU. Each kernel beside each environment would take minutes.
+    began = time.process_time()
+    assert len(judge(home, OLD, replace(NEW, programs={f"p{n}": f"/usr/bin/p{n}" for n in many}))) >= len(many)
+    assert time.process_time() - began < 20

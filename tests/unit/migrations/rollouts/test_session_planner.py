@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from flows.compatibility.obstacles import Scans
+from flows.core.settings import Settings
+from flows.core.settings.policy import Mode
 from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision, Lack, Reason
-from flows.migrations.rollouts import observer, session_planner
+from flows.migrations.rollouts import observer
 from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.sessions.model import Session
-from tests.support.simulated.engine import SimulatedHomes
+from flows.sessions.wishes import PreferenceStore
+from tests.support.simulated.engine import SimulatedEngine
 from tests.support.simulated.fleet import Fleet, fleet
 
 
@@ -75,31 +79,75 @@ def test_a_wave_that_goes_on_is_looked_at_before_the_next_one_counts_as_closed(
     assert {*looked} == {*others, *second}
 
 
-@pytest.mark.parametrize(
-    ("scans", "readable", "lacks"), [(True, True, ()), (False, False, ()), (True, False, (Lack.no_scan,))]
-)
-def test_a_plan_says_by_a_code_that_homes_cant_be_scanned(
-    sessions: Fleet, monkeypatch: pytest.MonkeyPatch, scans: bool, readable: bool, lacks: tuple[Lack, ...]
+@pytest.fixture
+def scanning(sessions: Fleet) -> Settings:
+    """The settings of a Refit that scans homes."""
+    policy = sessions.settings.migration.model_copy(update={"scan": True})
+    return sessions.settings.model_copy(update={"migration": policy})
+
+
+def test_a_plan_says_by_a_code_which_homes_were_not_scanned_and_why(
+    sessions: Fleet, scanning: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SimulatedHomes, "readable", readable)
-    policy = sessions.settings.migration.model_copy(update={"scan": scans})
-    settings = sessions.settings.model_copy(update={"migration": policy})
-    stays = Decision("stays", Action.skip, "sha256:old", "sha256:old", Reason.current)
-    *moving, last = session_planner._in_cluster([*planned(sessions), stays], settings)
-    assert {line.lacks for line in moving} == {lacks} and last.lacks == ()
+    told = Scans(unread={"s1": "its image has no python3"})
+    monkeypatch.setattr(observer, "obstacles", lambda *_: told)
+    monkeypatch.setattr(SimulatedEngine, "on_this_machine", False)
+    with sessions.world.person():
+        sessions.sessions.stop("s2")
+    planner = SessionPlanner(scanning)
+    lines = {line.session: planner.with_lacks(line) for line in planner.plan([], "", begin=True)}
+    assert {name: line.unscanned for name, line in lines.items() if line.lacks == (Lack.no_scan,)} == {
+        "s1": "its image has no python3",
+        "s2": "it doesn't run",
+    }
+    assert all(not line.unscanned for line in lines.values() if not line.lacks)
+    stays = Decision("s1", Action.skip, "sha256:old", "sha256:old", Reason.current)
+    assert planner.with_lacks(stays) == stays
 
 
-def test_no_home_is_scanned_where_none_can_be(sessions: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[object]()
+def test_where_nobody_wants_scans_a_plan_says_nothing_of_them(sessions: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedEngine, "on_this_machine", False)
+    with sessions.world.person():
+        sessions.sessions.stop("s2")
+    planner = SessionPlanner(sessions.settings)
+    assert not any(planner.with_lacks(line).lacks for line in planner.plan([], "", begin=True))
 
-    def obstacles(*given: object) -> dict[str, str]:
-        asked.append(given)
-        return {}
+
+@pytest.mark.parametrize("here", [True, False])
+def test_sessions_that_run_are_scanned_wherever_homes_are_read(
+    sessions: Fleet, scanning: Settings, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    scanned = set[str]()
+
+    def obstacles(_settings: object, engine: object, moving: Mapping[str, object], _at_once: int) -> Scans:
+        scanned.update(moving)
+        return Scans()
 
     monkeypatch.setattr(observer, "obstacles", obstacles)
-    policy = sessions.settings.migration.model_copy(update={"scan": True})
-    settings = sessions.settings.model_copy(update={"migration": policy})
-    for readable in (False, True):
-        monkeypatch.setattr(SimulatedHomes, "readable", readable)
-        SessionPlanner(settings).plan([], "", begin=True)
-        assert bool(asked) is readable
+    monkeypatch.setattr(SimulatedEngine, "on_this_machine", here)
+    with sessions.world.person():
+        sessions.sessions.stop("s2")
+    SessionPlanner(scanning).plan([], "", begin=True)
+    assert scanned == {f"s{number}" for number in range(12)} - {"s2"}
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_session_that_is_started_is_scanned_only_where_its_home_can_be_read_while_it_is_stopped(
+    sessions: Fleet, scanning: Settings, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    asked = list[str]()
+
+    def obstacles(_settings: object, engine: object, moving: Mapping[str, object], _at_once: int) -> Scans:
+        asked.extend(moving)
+        return Scans()
+
+    monkeypatch.setattr(observer, "obstacles", obstacles)
+    monkeypatch.setattr(SimulatedEngine, "on_this_machine", here)
+    with sessions.world.person():
+        sessions.sessions.stop("s2")
+    PreferenceStore(sessions.sessions.store.database).change("s2", "ada", mode=Mode.next_start)
+    planner = SessionPlanner(scanning)
+    planner.plan([], "", begin=True)
+    asked.clear()
+    assert planner.at_start("s2") is not None
+    assert asked == (["s2"] if here else [])

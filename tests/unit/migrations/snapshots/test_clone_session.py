@@ -266,7 +266,9 @@ def test_an_image_that_fails_its_rehearsal_leaves_nothing_unless_forced(
         seen.append(made)
         return Rehearsal(made.name, made.image, (Finding("ide", False, "nothing answers"),))
 
-    monkeypatch.setattr(clone_session, "_pattern", lambda _, source, __: replace(source, image=other, generation=1))
+    monkeypatch.setattr(
+        clone_session, "_pattern", lambda _, __, source, ___: replace(source, image=other, generation=1)
+    )
     monkeypatch.setattr(clone_session, "rehearse", fail)
     settings = sessions.settings.model_copy(update={"migration": RolloutPolicy(rehearse=True)})
     sessions.world.by_hand, before = False, home(sessions, ada.name)
