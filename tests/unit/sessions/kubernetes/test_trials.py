@@ -52,4 +52,4 @@ def test_a_program_may_print_as_much_as_is_said(monkeypatch: pytest.MonkeyPatch)
     there = trial({"phase": "Running"})
     there.execute(["true"])
     there.execute(["true"], most=7)
-    assert given == [trials.FOREIGN_OUTPUT, 7]
+    assert given == [trials.MOST_OUTPUT, 7]
