@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +182,53 @@ def test_a_builder_that_is_gone_leaves_one_stage_to_another(refit: Settings, end
     run = handover.jobs.run
     wait_until(lambda: not json.loads(kubectl("get", "pods,jobs", "-o", "json"))["items"], 3 * PATIENCE)
     assert executions(refit, run)[f"slow{end}"] == 1
+
+
+def worker(refit: Settings) -> int:
+    """The process of Refit's worker, once it answers."""
+    (state,) = (each for each in services.status(refit) if each.name == "worker" and each.answering and each.pid)
+    return int(state.pid or 0)
+
+
+def kill_worker(refit: Settings) -> None:
+    """Kill Refit's worker, and wait until its supervisor has started another one."""
+    os.kill(before := worker(refit), signal.SIGKILL)
+
+    def is_another() -> bool:
+        with suppress(ValueError):  # none answers just now
+            return worker(refit) != before
+        return False
+
+    wait_until(is_another)
+
+
+def test_the_jobs_of_a_worker_that_was_killed_go_on_and_the_next_one_removes_them(refit: Settings) -> None:
+    graph = graph_of(tiny.root(), tiny.on("root", "firstleft"), tiny.on("firstleft", "slowleft", 22.0))
+    with ThreadPoolExecutor(3) as pool, handing(refit, graph) as handover:
+        call_builders(handover.jobs.run, {HERE}, refit)
+        wait_until(lambda: len(handover.jobs.builders()) == 2)
+        futures = hand_over(handover, graph, pool)
+        at(handover.jobs.states, "slowleft")
+        before = {*pods()}
+        kill_worker(refit)
+        assert {*pods()} <= before  # the next worker begins none of the runs again
+        assert {future.result().how for future in futures.values()} <= {"built", "reused"}
+    run = handover.jobs.run
+    wait_until(lambda: ended(refit, run))
+    assert executions(refit, run)["slowleft"] == 1
+
+
+def test_runs_that_are_cancelled_while_no_worker_is_there_end_with_the_next_one(refit: Settings) -> None:
+    with handing(refit, graph_of(tiny.root())) as handover:
+        call_builders(handover.jobs.run, {HERE}, refit)
+        wait_until(lambda: len(handover.jobs.builders()) == 2 and len(pods()) == 2)
+        os.kill(worker(refit), signal.SIGKILL)
+        with prefect_client(refit) as api:
+            builders = [each["id"] for each in builders_of(api, handover.jobs.run)]
+            for each in builders:
+                post(api, f"/flow_runs/{each}/set_state", {"state": {"type": "CANCELLING"}, "force": True})
+            wait_until(lambda: not json.loads(kubectl("get", "pods,jobs", "-o", "json"))["items"])
+            wait_until(lambda: {each["state_type"] for each in builders_of(api, handover.jobs.run)} == {"CANCELLED"})
 
 
 def at(states: Any, stage: str) -> str:

@@ -246,16 +246,18 @@ def test_one_on_an_image_of_others_is_listed_and_left_alone(scene: Scene) -> Non
         scene.move(scene.good[0], name_of(NAMESPACE, "eve"))
 
 
+def token_of(account: str) -> str:
+    """The token of a service account, in base64; empty until there is one."""
+    mine = f'@.metadata.annotations.kubernetes\\.io/service-account\\.name=="{account}"'
+    return kubectl("get", "secret", "-o", f"jsonpath={{.items[?({mine})].data.token}}")
+
+
 def test_a_right_that_lacks_is_named_with_its_role(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kubectl("create", "serviceaccount", "nobody")
-    token = kubectl(
-        "get",
-        "secret",
-        "-o",
-        r'jsonpath={.items[?(@.metadata.annotations.kubernetes\.io/service-account\.name=="nobody")].data.token}',
-    )
+    wait_until(lambda: token_of("nobody"))  # a controller makes it
+    token = token_of("nobody")
     config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
     config["users"][0]["user"] = {"token": base64.b64decode(token).decode()}
     (tmp_path / "config").write_text(yaml.safe_dump(config))
