@@ -45,6 +45,8 @@ _MOST = 1 << 20  # bytes of a template
 # A Job that has ended is removed by the worker that follows it, within seconds.
 _LEFT_OVER = timedelta(hours=1)
 _PAUSE_SECONDS = 60.0
+# Its Pods are told to end, and have `terminationGracePeriodSeconds` of the template for it.
+_END_SECONDS = 120.0
 
 
 def template(file: Path) -> dict[str, Any]:
@@ -206,18 +208,29 @@ class Jobs:
         except ClusterError:  # the next look may be luckier
             return None
 
-    def remove(self, name: str) -> None:
+    def is_there(self, name: str) -> bool:
+        """Whether there is such a Job, or nobody can tell now."""
+        try:
+            return self._cluster.find(JOBS, name) is not None
+        except ClusterError:  # the next look may be luckier
+            return True
+
+    def remove(self, name: str, *, after_pods: bool = False) -> None:
         """Remove a builder's Job, with what runs in it. The name may be anybody's word: no other Job is removed.
+
+        Args:
+            name: of the Job.
+            after_pods: it stays there until its Pods have gone.
 
         Raises:
             ClusterError: the API server doesn't answer, or refuses.
         """
         for job in self.all():
             if job["metadata"]["name"] == name:
-                self._remove(job)
+                self._remove(job, "Foreground" if after_pods else "Background")
 
-    def _remove(self, job: Mapping[str, Any]) -> None:
-        self._cluster.delete(JOBS, job["metadata"]["name"], uid=job["metadata"]["uid"], with_pods=True)
+    def _remove(self, job: Mapping[str, Any], propagation: str = "Background") -> None:
+        self._cluster.delete(JOBS, job["metadata"]["name"], uid=job["metadata"]["uid"], propagation=propagation)
 
 
 class JobOfBuilder(OwnJob):
@@ -277,11 +290,27 @@ class JobWorker(OwnWorker, ABC):
         """Wait until a Job has ended or its run is cancelled, and remove it; returns its exit code."""
         while (code := await anyio.to_thread.run_sync(partial(jobs.exit_code, name))) is None:
             if await self._is_cancelled(run):
-                break
+                await self._end_cancelled(jobs, name, run)
+                return 0
             await anyio.sleep(POLL)
         with suppress(ClusterError):  # a builder's worker tries again, later
             await anyio.to_thread.run_sync(partial(jobs.remove, name))
-        return code or 0
+        return code
+
+    async def _end_cancelled(self, jobs: Jobs, name: str, run: UUID) -> None:
+        """Remove the Job of a run that is cancelled. Its process, told to end, calls the run crashed."""
+        with suppress(ClusterError):  # as above
+            await anyio.to_thread.run_sync(partial(jobs.remove, name, after_pods=True))
+        with anyio.move_on_after(_END_SECONDS):
+            while await anyio.to_thread.run_sync(partial(jobs.is_there, name)):
+                await anyio.sleep(POLL)
+        with suppress(ObjectNotFound, httpx.HTTPError):
+            state = (await self.client.read_flow_run(run)).state
+            if state is not None and state.type is StateType.CRASHED:
+                await self._cancel(run)
+
+    async def _cancel(self, run: UUID) -> None:
+        await self.client.set_flow_run_state(run, Cancelled(message="Its Job was removed."), force=True)
 
     async def _is_cancelled(self, run: UUID) -> bool:
         """Whether somebody wants a run to end that can't hear it by itself; then it counts as cancelled."""
@@ -290,7 +319,7 @@ class JobWorker(OwnWorker, ABC):
             if state is None or state.type not in (StateType.CANCELLING, StateType.CANCELLED):
                 return False
             if state.type is StateType.CANCELLING:
-                await self.client.set_flow_run_state(run, Cancelled(message="Its Job was removed."), force=True)
+                await self._cancel(run)
         except ObjectNotFound:
             pass
         except httpx.HTTPError as error:  # the next look may be luckier

@@ -200,7 +200,7 @@ class Cluster(ApiServer):
         return self._ask("PATCH", self._path(resource, name), params=params, content=content, headers=headers)
 
     def delete(
-        self, resource: str, name: str, grace: float | None = None, uid: str = "", *, with_pods: bool = False
+        self, resource: str, name: str, grace: float | None = None, uid: str = "", *, propagation: str = ""
     ) -> None:
         """Remove an object, if it is the one with this uid; one that is gone already is no error.
 
@@ -209,7 +209,7 @@ class Cluster(ApiServer):
             name: of the object.
             grace: seconds that its programs have to end.
             uid: of the object; empty: whichever has the name.
-            with_pods: also the Pods that a controller has made for it.
+            propagation: when the Pods go that a controller has made for it: `Background` after it, `Foreground` before.
 
         Raises:
             ClusterError: the API server doesn't answer, or refuses.
@@ -217,7 +217,7 @@ class Cluster(ApiServer):
         self._check()
         body: dict[str, Any] = {"gracePeriodSeconds": int(grace)} if grace is not None else {}
         body |= {"preconditions": {"uid": uid}} if uid else {}
-        body |= {"propagationPolicy": "Background"} if with_pods else {}
+        body |= {"propagationPolicy": propagation} if propagation else {}
         try:
             self._ask("DELETE", self._path(resource, name), json=body)
         except ClusterError as error:

@@ -145,11 +145,15 @@ def test_the_end_of_a_job_is_read_from_its_conditions(job: dict[str, Any] | None
 
 
 class Namespace:
-    """A namespace of a cluster with Jobs in it, as far as builders' worker knows it; `away`: so many lists fail."""
+    """A namespace of a cluster with Jobs in it, as far as builders' worker knows it; `away`: so many lists fail.
+
+    `ends` is called when the Pods of a Job that is removed after them have ended.
+    """
 
     def __init__(self) -> None:
         self.jobs: dict[str, dict[str, Any]] = {}
         self.away = 0
+        self.ends: Callable[[], None] = lambda: None
 
     def list(self, _: str, **labels: str) -> list[dict[str, Any]]:
         if self.away:
@@ -159,15 +163,23 @@ class Namespace:
         return [job for job in there if labels.items() <= job["metadata"].get("labels", {}).items()]
 
     def find(self, _: str, name: str) -> dict[str, Any] | None:
-        return self.jobs.get(name)
+        job = self.jobs.get(name)
+        if job and "deletionTimestamp" in job["metadata"]:
+            self.ends()
+            del self.jobs[name]  # the next look doesn't see it any more
+        return job
 
     def ensure(self, _: str, job: dict[str, Any]) -> None:
         name = job["metadata"]["name"]
         self.jobs.setdefault(name, {**job, "metadata": {**job["metadata"], "uid": str(uuid4())}})
 
-    def delete(self, _: str, name: str, *, uid: str, with_pods: bool) -> None:
-        assert with_pods and self.jobs[name]["metadata"]["uid"] == uid
-        del self.jobs[name]
+    def delete(self, _: str, name: str, *, uid: str, propagation: str) -> None:
+        assert self.jobs[name]["metadata"]["uid"] == uid
+        if propagation == "Foreground":
+            self.jobs[name]["metadata"]["deletionTimestamp"] = "2026-11-26T23:00:00Z"
+        else:
+            assert propagation == "Background"
+            del self.jobs[name]
 
     def end(self, name: str, how: str, ago: timedelta = timedelta()) -> None:
         at = (datetime.now(UTC) - ago).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -252,6 +264,19 @@ def test_a_cancellation_is_heard_after_a_server_that_was_away(namespace: Namespa
     server.errors += [httpx.ConnectError("away"), httpx.ReadTimeout("slow")]
     server.states[run] = Cancelling()
     flow_run: Any = SimpleNamespace(id=run)
+    done = anyio.run(Worker(server).run, flow_run, builder_jobs.JobOfBuilder())
+    assert done.status_code == 0 and server.states[run].is_cancelled() and not namespace.jobs
+
+
+def test_a_run_that_is_cancelled_stays_so_though_its_process_calls_it_crashed(namespace: Namespace) -> None:
+    server, run = Prefect(), uuid4()
+    server.states[run] = Cancelling()
+    flow_run: Any = SimpleNamespace(id=run)
+
+    def crash() -> None:
+        server.states[run] = Crashed(message="Execution was terminated by signal 15.")
+
+    namespace.ends = crash
     done = anyio.run(Worker(server).run, flow_run, builder_jobs.JobOfBuilder())
     assert done.status_code == 0 and server.states[run].is_cancelled() and not namespace.jobs
 
