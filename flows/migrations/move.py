@@ -301,10 +301,10 @@ class Move:
 
     @property
     def relocates(self) -> bool:
-        """Whether the session keeps its image and its home, and goes to another machine."""
+        """Whether the session keeps its image and its home, and goes to another machine, where it has other GPUs."""
         after = self.after
         return not self.back_to and after == replace(
-            self.before, generation=after.generation, late_home=after.late_home
+            self.before, generation=after.generation, late_home=after.late_home, devices=after.devices
         )
 
 

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.migrations.move import ATTEMPTS, Do, End, Entry, GiveUp, Next, Phase, Seen, Undo, decide, leads_to, state
+from flows.migrations.move import (
+    ATTEMPTS,
+    Do,
+    End,
+    Entry,
+    GiveUp,
+    Move,
+    Next,
+    Phase,
+    Seen,
+    Undo,
+    decide,
+    leads_to,
+    state,
+)
 from flows.migrations.move_steps import FINAL, REVERT, STEPS, Code, State, Step, StepName, may_say, require_complete
-from flows.sessions.model import Running
+from flows.sessions.model import Running, Session
 from tests.support.examples import several
+from tests.support.pods import SESSION
 from tests.support.simulated.steps import BY_NAME, CRASHES, PEOPLE, World, turn, undoing
 
 QUIET = Seen(session=True, should_run=True, old=Running.running, new=None)
@@ -246,3 +262,19 @@ def test_a_step_says_only_what_the_table_lets_it_say() -> None:
     assert may_say(StepName.halt, Code.unused) and may_say(StepName.restore, Code.home_kept)
     assert may_say(StepName.pull, None) and not may_say(StepName.pull, Code.unused)
     assert not may_say(StepName.halt, Code.home_kept)
+
+
+@pytest.mark.parametrize(
+    ("after", "relocates"),
+    [
+        (replace(SESSION, generation=2), True),
+        (replace(SESSION, generation=2, late_home=True, devices=("gpu.example.com",)), True),
+        (replace(SESSION, generation=2, image=f"sha256:{'b' * 64}"), False),
+        (replace(SESSION, generation=2, gpus=1, devices=("gpu.example.com",)), False),
+    ],
+    ids=["nothing else", "other GPUs", "another image", "more GPUs"],
+)
+def test_a_session_that_has_other_gpus_on_its_next_machine_only_goes_there(after: Session, relocates: bool) -> None:
+    move = Move("ada-2", SESSION, after, "", State.planned, "", datetime.now(UTC))
+    assert move.relocates is relocates
+    assert not replace(move, back_to="snapshot").relocates
