@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from flows.sessions.kubernetes import engine, manifests, records
@@ -91,7 +91,7 @@ class Memory:
         name = manifest["metadata"]["name"]
         if name in self.templates:
             raise Conflict("It is there.")
-        self.templates[name] = deepcopy(dict(manifest))
+        self.templates[name] = as_kept(manifest)
         return self.templates[name]
 
     def of_all(self, group: str, resource: str) -> dict[str, Any]:
@@ -156,6 +156,11 @@ class Memory:
         pods = [records.pod(each) for each in self.pods.values()]
         made = records.containers([*self.records.values()], pods)
         return {each.generation: (each.running, each.warm) for each in made}
+
+
+def as_kept(template: Mapping[str, Any], metadata: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """A template of claims as an API server keeps and tells it: with metadata of the claims, whatever was sent."""
+    return deepcopy({**template, "spec": {"metadata": dict(metadata), **template["spec"]}})
 
 
 def slot(name: str, generation: int, container: str, *, late: bool = False) -> dict[str, str]:

@@ -56,17 +56,29 @@ class ClaimTemplates:
             return
         asked = template(*claim, self._cluster.options, self._cluster.version(TEMPLATES))
         name = asked["metadata"]["name"]
-        try:
-            kept: Mapping[str, Any] = self._cluster.create(TEMPLATES, asked)
-        except Conflict:
-            kept = self._cluster.find(TEMPLATES, name) or {}
-        if kept.get("spec") != asked["spec"]:
+        if _asked_by(self._kept(name, asked)) != _asked_by(asked):
             raise ClusterError(
                 f"The template {name} doesn't ask for {claim[1]} of the device class {claim[0]}.",
                 why="Somebody has made it otherwise, or the API server has dropped a part of it.",
                 hint=f"if nobody else needs it, `kubectl --namespace {self._cluster.options.namespace} delete "
                 f"resourceclaimtemplate {name}`, and try again.",
             )
+
+    def _kept(self, name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The template of that name, which is made if need be; a quota refuses one more even if it is there already."""
+        if kept := self._cluster.find(TEMPLATES, name):
+            return kept
+        try:
+            return self._cluster.create(TEMPLATES, asked)
+        except Conflict as error:  # somebody has made it since
+            if kept := self._cluster.find(TEMPLATES, name):
+                return kept
+            raise error from None
+
+
+def _asked_by(told: Mapping[str, Any]) -> Any:
+    """The request of claims from a template; the API server adds metadata of these claims, which say nothing of it."""
+    return (told.get("spec") or {}).get("spec")
 
 
 __all__ = ["ClaimTemplates", "template"]

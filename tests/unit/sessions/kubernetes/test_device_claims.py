@@ -33,7 +33,7 @@ from flows.sessions.kubernetes import (
 )
 from flows.sessions.kubernetes import engine as module
 from flows.sessions.kubernetes.claim_templates import ClaimTemplates
-from flows.sessions.kubernetes.cluster import Cluster, ClusterError
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError, Conflict
 from flows.sessions.kubernetes.engine import Kubernetes
 from flows.sessions.kubernetes.gpus import ClusterGpus
 from flows.sessions.kubernetes.home_pods import Mount
@@ -44,7 +44,7 @@ from flows.sessions.kubernetes.refusals import NotServed, role
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 from flows.sessions.trial import alone
-from tests.support.api_server_in_memory import Memory, slot
+from tests.support.api_server_in_memory import Memory, as_kept, slot
 from tests.support.pods import OPTIONS, SESSION
 from tests.support.published_schemas import lost
 
@@ -132,13 +132,16 @@ def test_a_pod_says_what_it_claims_and_is_not_changed_by_hand() -> None:
 
 
 class Api:
-    """An API server that answers these paths, and keeps what it is given as `keep` says; `made` counts that."""
+    """An API server that answers these paths, and keeps what it is given as `keep` says; `made` counts that.
 
-    def __init__(self, *versions: str, keep: Callable[[Any], Any] = lambda told: told, **answers: Any) -> None:
+    A quota allows no more than `most` objects.
+    """
+
+    def __init__(self, *versions: str, keep: Callable[[Any], Any] = as_kept, **answers: Any) -> None:
         told = [{"groupVersion": f"resource.k8s.io/{each}", "version": each} for each in versions]
         group = {"versions": told, "preferredVersion": told[0]} if told else None
         self._there: dict[str, Any] = {"/apis/resource.k8s.io": group, **answers}
-        self._keep, self.made = keep, 0
+        self._keep, self.made, self.most = keep, 0, 9
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
@@ -147,6 +150,8 @@ class Api:
             if told["kind"] == "SelfSubjectAccessReview":
                 return httpx2.Response(201, json={"status": {"allowed": False}})
             path = f"{path}/{told['metadata']['name']}"
+            if self.made >= self.most:
+                return httpx2.Response(403, json={"message": "exceeded quota"})
             if self._there.get(path):
                 return httpx2.Response(409, json={"reason": "AlreadyExists"})
             self.made += 1
@@ -193,9 +198,10 @@ def test_versions_of_other_groups_are_those_that_the_server_prefers() -> None:
     assert cluster.version("networkpolicies") == "networking.k8s.io/v1"
 
 
+@pytest.mark.parametrize("metadata", [{}, {"creationTimestamp": None}], ids=["empty", "no moment"])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_template_is_made_once_for_all_who_want_as_many(version: str) -> None:
-    api = Api(version.rpartition("/")[2])
+def test_a_template_is_made_once_for_all_who_want_as_many(version: str, metadata: Mapping[str, Any]) -> None:
+    api = Api(version.rpartition("/")[2], keep=lambda told: as_kept(told, metadata))
     templates = ClaimTemplates(api.cluster())
     for session in (BEFORE, AFTER, replace(BEFORE, name="bob")):
         templates.ensure(session)
@@ -207,9 +213,33 @@ def test_a_template_is_made_once_for_all_who_want_as_many(version: str) -> None:
     assert api.made == 2
 
 
+def test_a_quota_that_is_used_up_keeps_nobody_from_a_template_that_is_there() -> None:
+    api = Api("v1")
+    templates = ClaimTemplates(api.cluster())
+    templates.ensure(BEFORE)
+    api.most = 1
+    templates.ensure(AFTER)
+    with pytest.raises(ClusterError) as error:
+        templates.ensure(replace(BEFORE, devices=(CLASS,)))
+    assert "exceeded quota" in error.value.why
+
+
+def test_a_template_that_somebody_else_makes_or_removes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, seen = Api("v1"), list[Any]([None])
+    cluster = api.cluster()
+    made = cluster.create(TEMPLATES, claim_templates.template(CLASS, "2", OPTIONS, VERSIONS[0]))
+    monkeypatch.setattr(cluster, "find", lambda *_: seen.pop())
+    seen[:] = [made, None]
+    ClaimTemplates(cluster).ensure(BEFORE)
+    assert not seen, "it was looked for again"
+    seen[:] = [None, None]
+    with pytest.raises(Conflict):  # it was removed again: nobody has made it otherwise
+        ClaimTemplates(cluster).ensure(BEFORE)
+
+
 def without_count(told: Any) -> Any:
     del told["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"]
-    return told
+    return as_kept(told)
 
 
 def test_a_template_that_asks_for_something_else_gives_nobody_a_device() -> None:
