@@ -209,6 +209,7 @@ class Sessions(SessionAccess):
             return session
         equipped = self.with_gpus(session, self._settings.gpu_timeout_seconds)
         if equipped != session:
+            equipped = replace(equipped, late_home=self.binds_late(equipped))  # by its GPUs, too
             self.engine.remove(session.container)
             self.store.update(equipped)
         self.gpus.keep(session.name, equipped.devices)
@@ -295,9 +296,8 @@ class Sessions(SessionAccess):
         """
         could = session.access.late_home and not session.volumes and self.engine.binds_late()
         others = before is not None and before.devices != session.devices and not self.engine.on_this_machine
-        if not could or (session.gpus and (others or not self.gpus.shareable)):
-            return False
-        return session.name not in self.machines.leaving()
+        cold = not could or (session.gpus and (others or not self.gpus.shareable))
+        return not cold and session.name not in self.machines.leaving()
 
     def tell_gateway(self) -> None:
         """Let the gateway lead to every session that runs, as it has to when it has begun anew, and to no other.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -364,6 +365,27 @@ def test_a_move_is_warm_as_long_as_the_pod_stays(shareable: bool, before: Sessio
     assert late is not bool(cold)
     context = cast("MoveContext", SimpleNamespace(sessions=sessions))
     assert MoveContext.stays_cold(context, replace(after, late_home=late)) == cold
+
+
+@pytest.mark.parametrize(("devices", "late"), [((CLASS, CLASS), True), ((PLUGIN, PLUGIN), False)])
+def test_a_session_that_starts_with_gpus_of_another_kind_may_have_to_be_cold_from_then_on(
+    devices: tuple[str, ...], late: bool
+) -> None:
+    updated = list[Session]()
+    sessions = SimpleNamespace(
+        running=lambda _: Running.stopped,
+        with_gpus=lambda session, _: replace(session, devices=devices),
+        engine=SimpleNamespace(on_this_machine=False, binds_late=lambda: True, remove=lambda _: None),
+        gpus=SimpleNamespace(shareable=late, keep=lambda *_: ()),
+        machines=SimpleNamespace(leaving=dict),
+        store=SimpleNamespace(update=updated.append),
+        _settings=Settings(),
+    )
+    sessions.binds_late = partial(Sessions.binds_late, sessions)
+    access = BEFORE.access.model_copy(update={"late_home": True})
+    before = replace(BEFORE, access=access, devices=("other.example.com",) * 2, late_home=not late)
+    assert Sessions._equipped(cast("Sessions", sessions), before).late_home is late
+    assert updated == [replace(before, devices=devices, late_home=late)]
 
 
 def judged(answer: Mapping[str, Any] | int | None, *served: str) -> tuple[bool, str]:
