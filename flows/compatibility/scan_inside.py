@@ -57,7 +57,7 @@ class NotRead(RefitError):
         super().__init__(
             f"The home of {session} can't be read in its container.",
             why=f"{reason[:1].upper()}{reason[1:]}.",
-            hint=f"`refit session rehearse {session}` tries the image with a copy of the home.",
+            hint=f"`refit migrate rehearse {session}` tries the image with a copy of the home.",
         )
         self._reason = reason
 
