@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
 from typing import NoReturn, Protocol
 
 from flows.core.programs.command import FOREIGN_OUTPUT
-from flows.sessions.gpus.gpu import Gpu, Taken
 from flows.sessions.homes.volumes import DiskUse, Wanted
 from flows.sessions.model import Container, HomeRef, Session, Volume
 
@@ -47,6 +45,9 @@ class Engine(Protocol):
 
     def binds_late(self) -> bool:
         """Whether a home can come into a container that runs already."""
+
+    def has_place(self, session: Session) -> bool:
+        """Whether a container can run beside another one of its session with the GPUs of that, and needs no others."""
 
     def warm(self, session: Session, wait: bool = True) -> None:
         """Start a container that doesn't run and whose home comes later.
@@ -111,56 +112,6 @@ class Engine(Protocol):
 
     def logs(self, container: str, lines: int = 100) -> str:
         """The last lines that the container wrote."""
-
-
-class Gpus(Protocol):
-    """The GPUs that sessions can have, and who has them; `shareable`: two containers of a session can have the same."""
-
-    shareable: bool
-
-    def gpus(self) -> tuple[Gpu, ...]:
-        """All of them.
-
-        Raises:
-            RefitError: nobody can say which there are.
-        """
-
-    def free(self) -> tuple[int | None, datetime | None]:
-        """How many GPUs sessions can be given now, none: nobody knows; and when the next is given back, if known."""
-
-    def taken(self) -> tuple[Taken, ...]:
-        """The GPUs that are on record as taken."""
-
-    def take(
-        self, session: str, number: int, had: Collection[str] = (), *, by: str, wait: float = 0.0
-    ) -> tuple[str, ...]:
-        """Let a session have GPUs until it gives them back; it keeps its others until `keep`.
-
-        Args:
-            session: its name.
-            number: how many it wants.
-            had: those that it had, if it has had any: it gets them again, if it can.
-            by: the person who wants it.
-            wait: seconds in which it may have to wait for others.
-
-        Raises:
-            NoGpu: there are not enough free ones; it has what it had.
-        """
-
-    def hold(self, gpu: str, *, by: str, why: str = "", until: datetime | None = None) -> None:
-        """Keep a GPU from all sessions."""
-
-    def keep(self, session: str, gpus: Collection[str]) -> tuple[str, ...]:
-        """Let others have the GPUs of a session, all but these; returns which those are. It can be repeated."""
-
-    def let_go(self, gpu: str) -> bool:
-        """Let sessions have a GPU that a person holds; whether anybody did."""
-
-    def nodes(self, names: Collection[str]) -> Mapping[str, str]:
-        """The device nodes of GPUs, as far as they are known: inside a container → on the host."""
-
-    def users(self, names: Collection[str], since: datetime) -> tuple[str, ...]:
-        """Programs outside sessions that have begun to use one of these GPUs since then, in words."""
 
 
 class Sshd(Protocol):

@@ -17,7 +17,8 @@ from flows.core.formatting import short
 from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.sessions import trial
-from flows.sessions.engine import Engine, Gpus, Homes, Tokens
+from flows.sessions.engine import Engine, Homes, Tokens
+from flows.sessions.gpus.gpu import Gpus
 from flows.sessions.machines import Machines, ThisMachine
 from flows.sessions.trial import NoTrial, Trials
 

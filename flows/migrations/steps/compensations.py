@@ -32,10 +32,11 @@ class Compensations:
 
     def rewarm(self, move: Move) -> Outcome:
         """The old IDE is imported while the new one is ended and the home brought back; it gets that in `revive`."""
-        # The container that failed doesn't count: it waits for nothing more.
-        if why := self._context.stays_cold(move.before) or self._context.no_room(lambda: 0):
-            return Outcome(f"not warm: {why}")
         try:
+            # The container that failed doesn't count: it waits for nothing more.
+            others = move.before.devices != move.after.devices
+            if why := self._context.stays_cold(move.before, after_other=others) or self._context.no_room(lambda: 0):
+                return Outcome(f"not warm: {why}")
             if self._sessions.engine.create(move.before).running is not Running.running:
                 self._sessions.engine.warm(move.before, wait=False)
         except RefitError as error:  # it is started again when the home is there

@@ -101,12 +101,17 @@ class MoveContext:
         most, needed = self.settings.warm_containers, self.settings.warm_memory
         return room_obstacle(waiting(), most, psutil.virtual_memory().available / 1e9, needed)
 
-    def stays_cold(self, session: Session) -> str:
-        """Why the container of a session can't run before its home comes, beside another one of it; empty: it can."""
-        if session.late_home:
-            return ""
+    def stays_cold(self, session: Session, *, after_other: bool = False) -> str:
+        """Why the container of a session can't run before its home comes, beside another one of it; empty: it can.
+
+        `after_other`: it comes after one with other GPUs, whether or not it has any.
+        """
         if session.gpus and not self.sessions.gpus.shareable:
             return "one container has its GPUs, and the next one takes its place"
+        if session.late_home:
+            asks = bool(session.gpus) or after_other
+            has_place = not asks or self.sessions.engine.has_place(session)
+            return "" if has_place else "its Pod is made anew, once the other one has ended"
         could = session.access.late_home and not session.volumes
         if session.gpus and could and not self.sessions.engine.on_this_machine:
             return "its next Pod may be on another node"

@@ -165,6 +165,10 @@ class Podman:
         """Whether a home can come into a container that runs already: tried out on this machine."""
         return self._slots.works()
 
+    def has_place(self, session: Session) -> bool:
+        """Yes: each container of a session is given the same devices."""
+        return True
+
     def warm(self, session: Session, wait: bool = True) -> None:
         """Start a container that doesn't run and whose home comes later.
 

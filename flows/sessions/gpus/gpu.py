@@ -1,4 +1,4 @@
-"""GPUs of a machine, as its CDI specifications name them, and which of them a session is given. Pure."""
+"""GPUs: those of a machine, as its CDI specifications name them, and which of them a session is given. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from flows.core.documents import Mistakes, parse_plain, parse_plain_json
 from flows.core.errors import RefitError
@@ -145,3 +145,53 @@ def _nodes(device: Mapping[str, Any]) -> dict[str, str]:
 
 def _node(node: Mapping[str, str]) -> tuple[str, str]:
     return node["path"], node.get("hostPath") or node["path"]
+
+
+class Gpus(Protocol):
+    """The GPUs that sessions can have, and who has them; `shareable`: two containers of a session can have the same."""
+
+    shareable: bool
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """All of them.
+
+        Raises:
+            RefitError: nobody can say which there are.
+        """
+
+    def free(self) -> tuple[int | None, datetime | None]:
+        """How many GPUs sessions can be given now, none: nobody knows; and when the next is given back, if known."""
+
+    def taken(self) -> tuple[Taken, ...]:
+        """The GPUs that are on record as taken."""
+
+    def take(
+        self, session: str, number: int, had: Collection[str] = (), *, by: str, wait: float = 0.0
+    ) -> tuple[str, ...]:
+        """Let a session have GPUs until it gives them back; it keeps its others until `keep`.
+
+        Args:
+            session: its name.
+            number: how many it wants.
+            had: those that it had, if it has had any: it gets them again, if it can.
+            by: the person who wants it.
+            wait: seconds in which it may have to wait for others.
+
+        Raises:
+            NoGpu: there are not enough free ones; it has what it had.
+        """
+
+    def hold(self, gpu: str, *, by: str, why: str = "", until: datetime | None = None) -> None:
+        """Keep a GPU from all sessions."""
+
+    def keep(self, session: str, gpus: Collection[str]) -> tuple[str, ...]:
+        """Let others have the GPUs of a session, all but these; returns which those are. It can be repeated."""
+
+    def let_go(self, gpu: str) -> bool:
+        """Let sessions have a GPU that a person holds; whether anybody did."""
+
+    def nodes(self, names: Collection[str]) -> Mapping[str, str]:
+        """The device nodes of GPUs, as far as they are known: inside a container → on the host."""
+
+    def users(self, names: Collection[str], since: datetime) -> tuple[str, ...]:
+        """Programs outside sessions that have begun to use one of these GPUs since then, in words."""

@@ -143,6 +143,10 @@ class Kubernetes:
         """Whether a home can come into a generation that runs already: a slot leads it there."""
         return True
 
+    def has_place(self, session: Session) -> bool:
+        """Whether a Pod on a node has a slot for a generation: it was made as that needs it, and claims its devices."""
+        return self._placement.has_place(session)
+
     def warm(self, session: Session, wait: bool = True) -> None:
         """Start a generation beside the one that runs, up to where it needs its home.
 

@@ -17,7 +17,7 @@ from flows.sessions.store import Store
 
 
 class ClusterGpus:
-    """Implements `engine.Gpus` in one namespace of a cluster: a session has them as long as its Pod is there."""
+    """Implements `gpu.Gpus` in one namespace of a cluster: a session has them as long as its Pod is there."""
 
     def __init__(self, cluster: Cluster, name: str, store: Store) -> None:
         """Nothing is asked of the cluster yet.

@@ -94,8 +94,11 @@ class Placement:
             for pod in ending:
                 self.await_end(pod)
             pods = self.pods(session.name)
-        place = records.place(session, [pod for pod in pods if _has_claim(session, pod)], self._shape(session))
-        if place is None:
+        if waiting := _waiting_in_vain(session, pods):
+            for pod in waiting:
+                self.end(pod.name)
+            pods = self.pods(session.name)
+        if (place := self._find_place(session, pods)) is None:
             self._make_room(session)
             name, slot = self._make(session), manifests.SLOTS[0]
             self._wait_runs(name, slot, session)
@@ -112,6 +115,13 @@ class Placement:
             self._wait_runs(name, slot, session, begin)
         pod = next(pod for pod in self.pods(session.name) if pod.name == name)
         return pod, next(each for each in pod.slots if each.name == slot)
+
+    def has_place(self, session: Session) -> bool:
+        """Whether a generation can run in a Pod that has a node, and that was made as it needs it."""
+        return self._find_place(session, [pod for pod in self.pods(session.name) if pod.node]) is not None
+
+    def _find_place(self, session: Session, pods: Iterable[SessionPod]) -> tuple[SessionPod, Slot] | None:
+        return records.place(session, [pod for pod in pods if _has_claim(session, pod)], self._shape(session))
 
     def _wait_runs(
         self, name: str, slot: str, session: Session, begin: Callable[[], Mapping[str, Any] | None] | None = None
@@ -295,6 +305,14 @@ def _has_claim(session: Session, pod: SessionPod) -> bool:
     """Whether a Pod claims the devices of a session, if that has any of a class."""
     claim = resources.wanted_class(session)
     return claim is None or claim in pod.devices
+
+
+def _waiting_in_vain(session: Session, pods: Collection[SessionPod]) -> list[SessionPod]:
+    """The Pods that have no node, if another one of their session has devices that nothing uses: they may be those
+    which a Pod waits for, and its place is in the one that has them.
+    """
+    keeps = any(pod.keeps_devices and pod.node and not pod.over for pod in pods)
+    return [pod for pod in pods if keeps and pod.claim == session.home and not (pod.node or pod.ending)]
 
 
 def _gets_devices(session: Session, pods: Collection[SessionPod]) -> bool:

@@ -64,6 +64,9 @@ class SimulatedEngine:
     def binds_late(self) -> bool:
         return True
 
+    def has_place(self, session: Session) -> bool:
+        return True
+
     def warm(self, session: Session, wait: bool = True) -> None:
         self._world.at("warm", session.name)
         self._world.warm(session.container)
