@@ -146,9 +146,9 @@ class EngineContract:
     ) -> None:
         engine.create(session)
         engine.start(session.container)
-        engine.execute(session.container, ["touch", "/tmp/made-by-hand"])
-        changed = engine.changed_files(session.container)
-        assert changed is None or "/tmp/made-by-hand" in changed["added"]
+        if engine.changed_files(session.container) is not None:  # else only its node knows
+            engine.execute(session.container, ["touch", "/tmp/made-by-hand"])
+            assert "/tmp/made-by-hand" in (engine.changed_files(session.container) or {})["added"]
 
     def test_a_container_can_be_favoured_as_often_as_one_likes_running_or_not(
         self, engine: Engine, session: Session
