@@ -6,6 +6,7 @@ Nothing is changed there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ with lazily(globals()):
     from flows.sessions.kubernetes.cluster import Cluster
     from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
     from flows.sessions.kubernetes.manifests import ClusterOptions
-    from flows.sessions.kubernetes.refusals import NotServed, Right
+    from flows.sessions.kubernetes.refusals import ClusterError, NotServed, Right
 
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
@@ -129,13 +130,18 @@ def judge_gpus(nodes: Iterable[Mapping[str, Any]], resource: str) -> Finding:
 def judge_class(cluster: Cluster, name: str) -> Finding:
     """Whether the cluster has dynamic resource allocation, and the class of devices that the settings name."""
     try:
-        there = cluster.of_all(f"apis/{cluster.version(kinds.TEMPLATES)}", "deviceclasses", name)
+        there = cluster.of_all(f"apis/{cluster.version(kinds.TEMPLATES)}", kinds.CLASSES, name)
     except RefitError as error:
         if isinstance(error, NotServed):
             return Finding("GPUs", False, f"{error.what} {error.why}", error.hint)
+        if isinstance(error, ClusterError) and error.status == HTTPStatus.FORBIDDEN:
+            command = "kubectl create clusterrole refit-classes --verb=get --resource=deviceclasses.resource.k8s.io"
+            seen = f"devices of the class {name}, at which Refit may not look; `{command}` and a binding grant that"
+            return Finding("GPUs", True, seen)
         return _unknown("GPUs", error)
     hint = "install the driver that makes it, or let `kubernetes.gpu_device_class` name another one: `kubectl get "
     seen = f"devices of the class {name}, which is {'' if there else 'not '}there"
+    seen += "; whether a node has any isn't looked at" if there else ""
     return Finding("GPUs", bool(there), seen, f"{hint}deviceclasses`.")
 
 

@@ -36,6 +36,7 @@ class Memory:
         self.is_full, self.options = False, OPTIONS
         self.templates: dict[str, dict[str, Any]] = {}
         self.drops_claims, self.claims_are_made, self.events = False, True, list[dict[str, Any]]()
+        self.rewritten = ""  # the slot whose resources a webhook writes anew
         self.ids, self.restarted = dict[str, str](), dict[str, str]()
 
     def pod(self, name: str, node: str, annotations: Mapping[str, str], session: Session = SESSION) -> None:
@@ -75,6 +76,9 @@ class Memory:
                 made["spec"].pop("resourceClaims")
                 for container in made["spec"]["containers"]:
                     container["resources"].pop("claims")
+            for container in made["spec"]["containers"]:
+                if container["name"] == self.rewritten:
+                    container["resources"] = {}
             self.pods[made["metadata"]["name"]] = made
 
     def _claimed(self, pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,8 +113,9 @@ class ClusterSettings(Document):
         "",
         pattern=rf"^({_NAME}(\.{_NAME})*)?$",
         max_length=_LONGEST_CLASS,
-        description="Class of devices (DeviceClass) by whose driver a cluster of Kubernetes 1.34 or later offers GPUs, "
-        "in the place of `gpu_resource`: `resources.gpus` of a profile counts them; empty: a device plugin does.",
+        description="Class of devices (DeviceClass) by whose driver a cluster offers GPUs (Kubernetes 1.34 or later; "
+        "1.32 and 1.33 where DRA is on), in the place of `gpu_resource`: `resources.gpus` of a profile counts them; "
+        "empty: a device plugin does.",
     )
     gateway_addresses: tuple[Cidr, ...] = Field(
         (),

@@ -194,6 +194,10 @@ class ApiServer:
             self._versions[group] = f"{group}/{chosen}"
         return self._versions[group]
 
+    def forget_version(self, resource: str) -> None:
+        """Ask the server again which version of a kind of object it has, the next time: it may have been upgraded."""
+        self._versions.pop(GROUPS[resource], None)
+
 
 def _has_failed(answer: httpx2.Response) -> bool:
     """Whether the same call may well succeed in a moment: none that rests on what its caller has seen."""

@@ -7,6 +7,7 @@ stays.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 from flows.sessions.kubernetes import resources
@@ -54,9 +55,15 @@ class ClaimTemplates:
         """
         if (claim := resources.wanted_class(session)) is None:
             return
-        asked = template(*claim, self._cluster.options, self._cluster.version(TEMPLATES))
-        name = asked["metadata"]["name"]
-        if _asked_by(self._kept(name, asked)) != _asked_by(asked):
+        try:
+            fits = self._has(claim)
+        except ClusterError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            self._cluster.forget_version(TEMPLATES)  # a server that was upgraded since may serve another one
+            fits = self._has(claim)
+        if not fits:
+            name = resources.template_name(*claim)
             raise ClusterError(
                 f"The template {name} doesn't ask for {claim[1]} of the device class {claim[0]}.",
                 why="Somebody has made it otherwise, or the API server has dropped a part of it.",
@@ -64,8 +71,14 @@ class ClaimTemplates:
                 f"resourceclaimtemplate {name}`, and try again.",
             )
 
-    def _kept(self, name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _has(self, claim: tuple[str, str]) -> bool:
+        """Whether the template for a class of devices, and how many of it, asks for them; it is made if need be."""
+        asked = template(*claim, self._cluster.options, self._cluster.version(TEMPLATES))
+        return bool(_asked_by(self._kept(asked)) == _asked_by(asked))
+
+    def _kept(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         """The template of that name, which is made if need be; a quota refuses one more even if it is there already."""
+        name = asked["metadata"]["name"]
         if kept := self._cluster.find(TEMPLATES, name):
             return kept
         try:

@@ -2,7 +2,7 @@
 
 BUDGETS, POLICIES, SNAPSHOTS = "poddisruptionbudgets", "networkpolicies", "volumesnapshots"
 NOTEBOOKS, JOBS = "notebooks", "jobs"
-TEMPLATES = "resourceclaimtemplates"
+TEMPLATES, CLASSES = "resourceclaimtemplates", "deviceclasses"
 # Kinds of objects that aren't of the core → the group of the API that has them.
 GROUPS = {
     BUDGETS: "policy",
@@ -11,6 +11,7 @@ GROUPS = {
     NOTEBOOKS: "kubeflow.org",
     JOBS: "batch",
     TEMPLATES: "resource.k8s.io",
+    CLASSES: "resource.k8s.io",
 }
 # Groups whose objects are written in another form in each version → the versions that Refit writes, the best one first.
 VERSIONS = {GROUPS[TEMPLATES]: ("v1", "v1beta2", "v1beta1")}

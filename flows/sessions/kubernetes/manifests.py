@@ -19,7 +19,7 @@ from flows.core.settings.cluster import Snapshots, Toleration
 from flows.sessions.kubernetes import resources, ssh_mounts
 from flows.sessions.model import HOME, Session, Volume
 
-SLOTS = ("a", "b")
+SLOTS = resources.SLOTS
 LABEL = "io.refit."
 SESSION, GENERATION, KIND = f"{LABEL}session", f"{LABEL}generation", f"{LABEL}kind"
 # Annotations of a record: when its generation was started and has ended, and that its session ran before it was made.

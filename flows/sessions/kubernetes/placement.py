@@ -287,8 +287,9 @@ class Placement:
         self.end(name)
         raise ClusterError(
             "The cluster gives no GPUs to Pods by claims.",
-            why=f"Its API server has kept the Pod {name} without its claim.",
-            hint="let an administrator of it turn the feature gate DynamicResourceAllocation on; without "
+            why=f"Its API server has kept the Pod {name} without its claim, or a webhook has taken that from a slot.",
+            hint="let an administrator of it turn the feature gate DynamicResourceAllocation on, and webhooks keep "
+            "`resources.claims` of containers; without "
             "`kubernetes.gpu_device_class`, GPUs are those of a device plugin (`kubernetes.gpu_resource`).",
         )
 

@@ -1,7 +1,7 @@
 """Memory, cores and devices of a Pod and its containers, as the API server writes them. Pure.
 
-Devices are resources of a device plugin, which it gives to one container, or devices of a class (DRA). Of a class, a
-Pod has a claim, which all of its containers share. Kubernetes makes it from a template, and removes it with the Pod.
+Devices are resources of a device plugin, which it gives to one container, or devices of a class (DRA). A Pod has one
+claim for devices of a class; its slots share it. Kubernetes makes it from a template, and removes it with the Pod.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 
 from flows.sessions.model import Session
 
+# The containers of a Pod in which its session runs; others are a webhook's.
+SLOTS = ("a", "b")
 # The claim of devices (DRA) of a Pod, as its containers name it.
 CLAIM = "gpus"
 _TEMPLATE = "refit-gpus-"
@@ -39,6 +41,9 @@ def devices_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _claimed(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    slots = [each for each in spec["containers"] if each["name"] in SLOTS]
+    if any({"name": CLAIM} not in ((each.get("resources") or {}).get("claims") or ()) for each in slots):
+        return  # a webhook that writes their resources anew leaves the Pod its claim, and its slots without the devices
     for claim in spec.get("resourceClaims") or ():
         template = str(claim.get("resourceClaimTemplateName") or "")
         if claim.get("name") == CLAIM and template.startswith(_TEMPLATE):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from flows.sessions.kubernetes import kinds
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.kinds import BUDGETS, GROUPS, NOTEBOOKS, POLICIES, SNAPSHOTS, TEMPLATES
 from flows.sessions.kubernetes.refusals import Right
@@ -27,7 +28,7 @@ SNAPSHOT = tuple(Right(SNAPSHOTS, verb, GROUPS[SNAPSHOTS]) for verb in ("get", "
 CLASSES = (
     Right("storageclasses", "list", "storage.k8s.io"),
     Right("volumesnapshotclasses", "list", GROUPS[SNAPSHOTS]),
-    Right("deviceclasses", "get", GROUPS[TEMPLATES]),
+    Right(kinds.CLASSES, "get", GROUPS[kinds.CLASSES]),
 )
 # For GPUs by dynamic resource allocation, where the settings name a class of devices.
 CLAIMS = tuple(Right(TEMPLATES, verb, GROUPS[TEMPLATES]) for verb in ("get", "create"))

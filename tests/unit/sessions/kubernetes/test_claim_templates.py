@@ -33,10 +33,15 @@ class Api:
     """
 
     def __init__(self, *versions: str, keep: Callable[[Any], Any] = as_kept, **answers: Any) -> None:
-        told = [{"groupVersion": f"resource.k8s.io/{each}", "version": each} for each in versions]
-        group = {"versions": told, "preferredVersion": told[0]} if told else None
-        self._there: dict[str, Any] = {"/apis/resource.k8s.io": group, **answers}
+        self._there: dict[str, Any] = {**answers}
         self._keep, self.made, self.most = keep, 0, 9
+        self.serve(*versions)
+
+    def serve(self, *versions: str, keeps: bool = True) -> None:
+        """Have these versions of the API of claims alone; unless it `keeps` objects, it hasn't their namespace."""
+        told = [{"groupVersion": f"resource.k8s.io/{each}", "version": each} for each in versions]
+        self._there["/apis/resource.k8s.io"] = {"versions": told, "preferredVersion": told[0]} if told else None
+        self._kept_in = tuple(f"/apis/resource.k8s.io/{each}/" for each in versions if keeps)
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
@@ -44,6 +49,8 @@ class Api:
             told = json.loads(request.content)
             if told["kind"] == "SelfSubjectAccessReview":
                 return httpx2.Response(201, json={"status": {"allowed": False}})
+            if not path.startswith(self._kept_in):
+                return httpx2.Response(404, json={"message": "not found"})
             path = f"{path}/{told['metadata']['name']}"
             if self.made >= self.most:
                 return httpx2.Response(403, json={"message": "exceeded quota"})
@@ -132,6 +139,26 @@ def test_a_template_that_somebody_else_makes_or_removes_meanwhile(monkeypatch: p
         ClaimTemplates(cluster).ensure(BEFORE)
 
 
+@pytest.mark.parametrize(("before", "now"), [("v1beta2", "v1"), ("v1beta1", "v1beta2")])
+def test_a_server_that_was_upgraded_is_asked_for_its_versions_again(before: str, now: str) -> None:
+    api = Api(before)
+    templates = ClaimTemplates(cluster := api.cluster())
+    templates.ensure(BEFORE)
+    api.serve(now)
+    templates.ensure(replace(BEFORE, devices=(CLASS,)))
+    assert cluster.version(TEMPLATES) == f"resource.k8s.io/{now}" and api.made == 2
+
+
+def test_a_namespace_that_is_not_there_is_told_after_a_second_try() -> None:
+    api = Api("v1")
+    cluster = api.cluster()
+    assert cluster.version(TEMPLATES) == VERSIONS[0]
+    api.serve("v1", keeps=False)
+    with pytest.raises(ClusterError, match="refuses to create") as error:
+        ClaimTemplates(cluster).ensure(BEFORE)
+    assert error.value.status == 404 and not api.made
+
+
 def without_count(told: Any) -> Any:
     del told["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"]
     return as_kept(told)
@@ -153,12 +180,16 @@ def judged(answer: Mapping[str, Any] | int | None, *served: str) -> tuple[bool, 
 
 
 def test_the_doctor_says_whether_there_is_such_a_class() -> None:
-    assert judged({"metadata": {"name": CLASS}}, "v1")[0]
+    ok, told = judged({"metadata": {"name": CLASS}}, "v1")
+    assert ok and "which is there; whether a node has any isn't looked at" in told
     ok, told = judged(None, "v1")
     assert not ok and f"{CLASS}, which is not there" in told and "kubernetes.gpu_device_class" in told
     ok, told = judged(None)
     assert not ok and "no resource.k8s.io that Refit can use" in told and "kubernetes.gpu_resource" in told
     ok, told = judged(403, "v1")
-    assert ok and "not looked at: no: 403" in told
+    command = "`kubectl create clusterrole refit-classes --verb=get --resource=deviceclasses.resource.k8s.io`"
+    assert ok and "Refit may not look" in told and command in told
+    ok, told = judged(410, "v1")
+    assert ok and "not looked at: no: 410" in told
     rule = '  - {apiGroups: ["resource.k8s.io"], resources: [resourceclaimtemplates], verbs: [create, get]}'
     assert role(rights.CLAIMS, "refit").splitlines()[-1] == rule

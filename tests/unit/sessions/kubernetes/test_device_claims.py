@@ -120,6 +120,8 @@ def test_a_pod_says_what_it_claims_and_is_not_changed_by_hand() -> None:
     live["resourceClaims"].append({"name": "fuse", "resourceClaimName": "fuse"})
     assert [*resources.devices_of(live)] == [(CLASS, "2")]
     assert manifests.changed_by_hand(live, expected, "a") == ()
+    del live["containers"][1]["resources"]["claims"]  # of a webhook that writes them anew
+    assert [*resources.devices_of(live)] == []
     live["containers"][1]["resources"] = {}
     assert manifests.changed_by_hand(live, expected, "a") == ("resources of slot b",)
 
@@ -170,6 +172,17 @@ def test_a_pod_that_was_kept_without_its_claim_runs_nothing_and_goes(server: Mem
     server.pods["refit-ada-1"]["spec"].pop("resourceClaims")
     with pytest.raises(RefitError, match="gives no GPUs to Pods by claims"):
         engine.start(BEFORE.container)
+    assert not server.pods and not server.begun
+
+
+@pytest.mark.parametrize("rewritten", ["a", "b"])
+def test_a_slot_that_a_webhook_leaves_without_the_claim_runs_nothing(
+    server: Memory, engine: Kubernetes, rewritten: str
+) -> None:
+    server.rewritten = rewritten
+    with pytest.raises(RefitError, match="gives no GPUs to Pods by claims") as error:
+        engine.start(BEFORE.container)
+    assert "or a webhook has taken that from a slot" in error.value.why
     assert not server.pods and not server.begun
 
 
