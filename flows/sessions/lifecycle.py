@@ -375,8 +375,7 @@ class Sessions(SessionAccess):
                 self.homes.make_volumes(session)
                 self.tokens.make(session)
                 self.ssh.prepare(session)
-                self.engine.create(session)
-                if self.running(session) is Running.running:
+                if self.engine.create(session).running is Running.running:
                     self.engine.allow_ingress(session.container)  # a move that was killed may have closed it
                 else:
                     self.packages.complete(session)
