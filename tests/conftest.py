@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -30,9 +30,12 @@ guard(_PREFECT_HOME.name)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG_SECONDS = 3600
+# The fixture for which the catalog's first image is made: tests/support/machine.py.
+FIRST_IMAGE = "registry_server"
 pytest_plugins = ["tests.support.distribution", "tests.support.weight", "tests.support.garbage"]
 # Plugins of processes that run tests. They import most of Refit, for which all others would wait.
 FIXTURES = (
+    "tests.support.kept_work",  # first: it replaces what the others import
     "tests.support.fresh_databases",
     "tests.support.machine",
     "tests.support.first_starts",
@@ -63,21 +66,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_SECONDS))
-    order = _in_order(dict.fromkeys(group(item.path) for item in items))
-    items.sort(key=lambda item: order[group(item.path)])
+    groups = {path: group(path) for path in {item.path for item in items}}
+    wanting = dict.fromkeys((groups[item.path] for item in items), False)
+    for item in items:
+        wanting[groups[item.path]] |= FIRST_IMAGE in getattr(item, "fixturenames", ())
+    order = _in_order(wanting)
+    items.sort(key=lambda item: order[groups[item.path]])
 
 
-def _in_order(files: Iterable[Path]) -> dict[Path, int]:
-    """The place of each file, or of each folder whose files stay together.
+def _in_order(wanting: Mapping[Path, bool]) -> dict[Path, int]:
+    """The place of each file, or of each folder whose files stay together, by whether its tests want the first image.
 
-    The first one makes the image that most others with real programs need: half of those that don't come next, for the
-    other processes. The other half comes last, where a file that takes minutes would keep all waiting for one process.
+    One that wants it comes first, for its process makes that image for all. Until it is there, the other processes have
+    half of the quick tests, and the slow ones without images. The other half comes last, where a file that takes
+    minutes would keep all waiting for one process.
     """
-    test_files = list(files)
-    quick = [file for file in test_files if "unit" in file.parts]
-    slow = [file for file in test_files if "unit" not in file.parts]
+    quick = [file for file in wanting if "unit" in file.parts]
+    slow = [file for file in wanting if "unit" not in file.parts]
+    with_image = [file for file in slow if wanting[file]]
+    without_image = [file for file in slow if not wanting[file]]
     half = len(quick) // 2
-    return {file: place for place, file in enumerate([*slow[:1], *quick[:half], *slow[1:], *quick[half:]])}
+    files = [*with_image[:1], *quick[:half], *without_image, *with_image[1:], *quick[half:]]
+    return {file: place for place, file in enumerate(files)}
 
 
 @pytest.fixture

@@ -19,18 +19,13 @@ _BY_ALEMBIC = schema_versions._run_versions
 
 
 @cache
-def made() -> tuple[str, ...]:
-    """The statements by which a fresh SQLite database becomes what Alembic makes of it."""
-    engine = create_engine("sqlite://", poolclass=StaticPool)
+def made() -> sqlite3.Connection:
+    """A SQLite database in memory, as Alembic makes a fresh one."""
+    engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
     with engine.begin() as connection:
         _BY_ALEMBIC(connection, "")
     with engine.connect() as connection:
-        written = connection.connection.driver_connection
-        assert isinstance(written, sqlite3.Connection)
-        statements = tuple(written.iterdump())
-    engine.dispose()
-    assert (statements[0], statements[-1]) == ("BEGIN TRANSACTION;", "COMMIT;")
-    return statements[1:-1]
+        return _driver_connection(connection)
 
 
 def run_versions(connection: Connection, version: str) -> None:
@@ -38,8 +33,14 @@ def run_versions(connection: Connection, version: str) -> None:
     if version or connection.dialect.name != "sqlite" or _tables(connection):
         _BY_ALEMBIC(connection, version)
         return
-    for statement in made():
-        connection.exec_driver_sql(statement)
+    # Its statements, one by one, would be as many transactions, which all wait for the disk.
+    made().backup(_driver_connection(connection))
+
+
+def _driver_connection(connection: Connection) -> sqlite3.Connection:
+    own = connection.connection.driver_connection
+    assert isinstance(own, sqlite3.Connection)
+    return own
 
 
 def _tables(connection: Connection) -> int:

@@ -326,7 +326,10 @@ def test_an_ordinary_user_has_the_way_in_where_they_ask_for_it_and_its_trial_pas
 
 
 @pytest.mark.parametrize("taken", ["127.0.0.1", "::1"])
-def test_a_neighbour_at_either_address_keeps_a_service_from_starting_and_is_told(tmp_path: Path, taken: str) -> None:
+def test_a_neighbour_at_either_address_keeps_a_service_from_starting_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    monkeypatch.setattr(process, "LET_GO_SECONDS", 0.05)
     family = socket.AF_INET6 if ":" in taken else socket.AF_INET
     with socket.create_server((taken, 0), family=family) as neighbour:
         port = neighbour.getsockname()[1]
