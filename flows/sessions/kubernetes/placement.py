@@ -94,10 +94,10 @@ class Placement:
             for pod in ending:
                 self.await_end(pod)
             pods = self.pods(session.name)
-        if waiting := _waiting_in_vain(session, pods):
-            for pod in waiting:
+        for pod in _waiting_in_vain(session, pods):
+            if not _has_node(self._cluster.find("pods", pod.name)):  # it may have got one since it was told of
                 self.end(pod.name)
-            pods = self.pods(session.name)
+                pods = self.pods(session.name)
         if (place := self._find_place(session, pods)) is None:
             self._make_room(session)
             name, slot = self._make(session), manifests.SLOTS[0]

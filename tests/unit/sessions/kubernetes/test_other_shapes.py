@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -17,9 +17,10 @@ from flows.migrations.move_steps import State
 from flows.migrations.steps.compensations import Compensations
 from flows.migrations.steps.move_context import MoveContext
 from flows.sessions.kubernetes import engine as module
-from flows.sessions.kubernetes import manifests
+from flows.sessions.kubernetes import manifests, records
 from flows.sessions.kubernetes.engine import Kubernetes
 from flows.sessions.kubernetes.gpus import ClusterGpus
+from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 from tests.support.api_server_in_memory import Memory, slot
@@ -142,4 +143,22 @@ def test_a_pod_that_waits_for_the_gpus_of_an_idle_one_of_its_session_goes(tmp_pa
     scene.engine.start(session.container)
     assert [*scene.server.pods] == ["refit-ada-1"]
     assert scene.server.seen()[1] == (Running.running, False)
-    assert cast("Any", scene.server).pods["refit-ada-1"]["spec"]["nodeName"] == "n"
+
+
+def test_a_pod_that_has_a_node_by_now_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move that gives its session another GPU has made it before the stop, and the follower may hear of it later."""
+    scene = Scene(tmp_path, ONE, after(ONE, gpus=2, devices=(CLASS, CLASS), late_home=False))
+    scene.server.pod("refit-ada-1", "n", {f"{manifests.PLACED}a": "1"}, scene.before)
+    scene.server.pod("refit-ada-2", "n", {f"{manifests.PLACED}a": "2"}, scene.after)
+    told = [records.pod(pod) for pod in scene.server.pods.values()]
+    late = [(told[0], replace(told[1], node="")), told]
+    each = scene.server.each
+
+    def tell(resource: str, *more: Any, **labels: str) -> Any:
+        return late.pop(0) if resource == "pods" and len(late) > 1 else each(resource, *more, **labels)
+
+    monkeypatch.setattr(scene.server, "of_session", lambda resource, _, __, read: tell(resource, read))
+    monkeypatch.setattr(scene.server, "delete", lambda resource, name, **_: deleted.append(name))
+    deleted = list[str]()
+    Placement(scene.server, OPTIONS).place(scene.after)  # type: ignore[arg-type]
+    assert not deleted and len(late) == 1
