@@ -24,6 +24,7 @@ __all__ = ["app"]
 _KEYS_BYTES = 1 << 16  # of a file with public keys
 _MAKE_SECONDS = 3600.0  # in which a session is made
 _BEGIN_SECONDS = 60.0  # in which the Hub begins to make a session
+_LOOK_SECONDS = 1.0  # between two looks at how far it is
 Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="A group of the Hub.")]
 Chosen = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit mine snapshots` names it.")]
 With = Annotated[str, typer.Option("--with", metavar="PERSON", help="A person who has an account.")]
@@ -66,9 +67,11 @@ def _wait_for_creation(server: str, before: dict[str, Any], page: str) -> None:
         creation = _creation(server)
         return creation if creation.get("since") != before.get("since") else {}
 
-    if not wait_until(begun, enough=bool, seconds=_BEGIN_SECONDS, pause=1):
+    if not wait_until(begun, enough=bool, seconds=_BEGIN_SECONDS, pause=_LOOK_SECONDS):
         raise RefitError("The Hub hasn't begun to make the session yet.", hint=f"{page} shows what it does.")
-    made = wait_until(begun, enough=lambda made: not made or bool(made["ended"]), seconds=_MAKE_SECONDS, pause=1)
+    made = wait_until(
+        begun, enough=lambda made: not made or bool(made["ended"]), seconds=_MAKE_SECONDS, pause=_LOOK_SECONDS
+    )
     if made and not made["ended"]:
         raise RefitError("The session isn't made yet.", hint=f"{page} shows what the Hub does.")
     if made.get("problem"):

@@ -42,7 +42,7 @@ from flows.publishing.checks import (
     timed,
 )
 
-STEADY_SECONDS, END_SECONDS = 5.0, 30.0
+STEADY_SECONDS, END_SECONDS, PAUSE_SECONDS = 5.0, 30.0, 1.0
 _PIP_SECONDS, _FILES_SECONDS, _GRACE_SECONDS = 120.0, 600.0, 30.0
 _PROBE_INSIDE = "/tmp/refit-probe.py"
 _ASKS = Path(ask_ide.__file__)
@@ -160,7 +160,7 @@ def _answers(trial: ImageTrial, access: Access, settings: Settings) -> tuple[boo
         told = trial.execute(argv, stdin=_ASKS.read_text(encoding="utf-8"), limit=limit + _GRACE_SECONDS)
     except RefitError:
         # It is known to whoever runs containers first, and told a while later.
-        if not wait_until(lambda: trial.ended() != "", seconds=END_SECONDS, pause=1.0):
+        if not wait_until(lambda: trial.ended() != "", seconds=END_SECONDS, pause=PAUSE_SECONDS):
             raise
         return False, _end_of(trial)
     answer = parsed(told, _ANSWER)
@@ -175,7 +175,7 @@ def _in_url(address: str) -> str:
 
 
 def _stays_up(trial: ImageTrial) -> tuple[bool, str]:
-    if wait_until(lambda: trial.ended() != "", seconds=STEADY_SECONDS, pause=1.0):
+    if wait_until(lambda: trial.ended() != "", seconds=STEADY_SECONDS, pause=PAUSE_SECONDS):
         return False, _end_of(trial)
     return True, f"still runs after {STEADY_SECONDS:g} s"
 

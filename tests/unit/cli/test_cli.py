@@ -21,6 +21,7 @@ from flows import lock_requirements
 from flows.catalog import load
 from flows.cli.main import app
 from flows.core.errors import UnknownName
+from flows.images import patience
 from flows.sessions.inside import client
 from tests.support.command_line import in_process
 from tests.support.machine import ROOT
@@ -49,8 +50,9 @@ def test_the_program_says_a_mistake_without_a_traceback(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_person_can_mend_is_exit_code_1_without_a_traceback(
-    tmp_path: Path, words: tuple[str, ...], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
+    monkeypatch.setattr(patience, "_FIRST_SECONDS", 0.01)
     done = in_process(tmp_path, *words, REFIT_REGISTRY_PORT="9", REFIT_PREFECT_PORT="9")
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     assert said in " ".join(done.stderr.split())

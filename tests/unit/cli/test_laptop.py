@@ -12,6 +12,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from flows.cli import laptop_access
 from tests.support.command_line import in_process
 from tests.support.waiting import serving
 
@@ -48,7 +49,8 @@ class There:
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Iterator[There]:
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
+    monkeypatch.setattr(laptop_access, "_LOOK_SECONDS", 0.01)
     there = There(tmp_path)
 
     class Api(BaseHTTPRequestHandler):

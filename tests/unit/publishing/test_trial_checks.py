@@ -31,6 +31,11 @@ FILES = {"stale": [], "secrets": [], "unread": [], "sizes": {"pypi/rich": 3}, "p
 Told = dict[str, object]
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_checks, "PAUSE_SECONDS", 0.01)
+
+
 class Tried:
     """Implements `trial_checks.ImageTrial` and `ImageTrials`: answers as it is told, and notes what is asked."""
 
