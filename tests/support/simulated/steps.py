@@ -99,7 +99,7 @@ class World:
         self.home = "then"
 
     def do_reinstate(self) -> None:
-        assert self.new is not Running.running
+        assert not (self.new is Running.running and self.new_has_home), "a home in use is replaced"
         if self.old is not Running.running or not self.old_has_home:
             self.home = self.saved
 
