@@ -4,9 +4,7 @@
 BIN := .venv/bin
 # One test more at once than there are cores, for most wait for programs half of their time; those of one file, or of
 # a folder below tests/real or tests/faults, one after another, for they share what they made: tests/support/distribution.py.
-# The quick unit tests wait for nothing, and each process takes nine seconds of CPU to import and to collect them.
-DISTRIBUTED := --dist loadscope --no-loadscope-reorder
-SEVERAL := --numprocesses $(shell expr $$(nproc) + 1) $(DISTRIBUTED)
+SEVERAL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadscope --no-loadscope-reorder
 # The files of unit tests lie in memory where a gigabyte of it is free and programs may be started from there.
 IN_MEMORY = $(shell findmnt -no OPTIONS /dev/shm | grep -qv noexec && [ $$(df --output=avail /dev/shm | tail -1) -gt 1000000 ] \
 	&& echo TMPDIR=/dev/shm)
@@ -25,7 +23,7 @@ run: setup ## set up this machine, build the first image, start a session, move 
 	$(BIN)/refit demo
 
 unit: ## the unit tests that take no time, in a minute; no root, no network
-	$(IN_MEMORY) $(BIN)/pytest --numprocesses $(shell nproc) $(DISTRIBUTED) --hypothesis-profile few -m "not long and not slow" tests/unit
+	$(IN_MEMORY) $(BIN)/pytest $(SEVERAL) --hypothesis-profile few -m "not long and not slow" tests/unit
 
 test: setup lint ## all checks and tests but the long ones
 	$(BIN)/pytest $(SEVERAL) --hypothesis-profile repeatable -m "not long"
