@@ -1,4 +1,5 @@
 """GPUs of a device plugin on a real cluster: one container has them, a move stays in it, and others wait for them.
+A cluster of 1.20 refuses claims of devices.
 
 No device plugin is at hand. Scheduler and kubelet count a resource that is written into a node's status.
 """
@@ -19,6 +20,7 @@ from flows.core.settings import Settings
 from flows.core.settings.cluster import ClusterSettings, Snapshots
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State, StepName
+from flows.services import doctor_cluster
 from flows.sessions.lifecycle import NotStarted, Sessions
 from flows.sessions.model import Running
 from tests.support import cluster_images
@@ -64,9 +66,11 @@ def scene(gpus: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clus
         yield scene
 
 
+CHOSEN = {"namespace": NAMESPACE, "home_gb": 1, "snapshots": Snapshots.none}
+
+
 def with_minutes(minutes: float) -> ClusterSettings:
-    chosen = {"namespace": NAMESPACE, "home_gb": 1, "snapshots": Snapshots.none, "gpu_resource": GPU}
-    return ClusterSettings(**chosen, start_minutes=minutes)
+    return ClusterSettings(**CHOSEN, gpu_resource=GPU, start_minutes=minutes)
 
 
 def sessions_that_wait(settings: Settings, minutes: float) -> Sessions:
@@ -169,3 +173,18 @@ def test_one_whose_pod_somebody_deletes_gets_the_gpu_again(scene: ClusterScene) 
     assert scene.files() == files
     (after,) = pods_of(NAME)
     assert after["metadata"]["uid"] != pod["metadata"]["uid"] and gpus_of(after) == {"a": "1"}
+
+
+def test_where_pods_can_t_claim_devices_nobody_is_stopped_for_one_and_the_doctor_says_so(scene: ClusterScene) -> None:
+    by_class = ClusterSettings(**CHOSEN, gpu_device_class="gpu.example.com")
+    settings = scene.settings.model_copy(update={"kubernetes": by_class})
+    (before,) = pods_of(NAME)
+    result = MoveExecutor.open(settings).carry_out(to(Sessions.open(settings), NAME, scene.other))
+    assert result.state is State.deferred and result.downtime is None, result
+    assert "The cluster has no resource.k8s.io that Refit can use." in result.reason, result.reason
+    (after,) = pods_of(NAME)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert after["status"]["containerStatuses"] == before["status"]["containerStatuses"]
+
+    (finding,) = (each for each in doctor_cluster.cluster(settings) if each.thing == "GPUs")
+    assert not finding.ok and "1.34" in finding.seen and "kubernetes.gpu_resource" in finding.hint
