@@ -11,7 +11,7 @@ import typer
 
 from flows.cli.console import Json, SessionName, Yes, err, out, show, show_data, show_json
 from flows.core.errors import RefitError
-from flows.core.formatting import gigabytes
+from flows.core.formatting import gigabytes, on_a_line
 from flows.core.lazily import lazily
 
 with lazily(globals()):
@@ -270,4 +270,4 @@ def _show_recipe(title: str, lines: Sequence[str]) -> None:
     if lines:
         out.print(title, style="bold")
     for line in lines:  # what is copied stays in one piece
-        out.print(f"  {line}", highlight=False, soft_wrap=True)
+        out.print(f"  {on_a_line(line)}", highlight=False, soft_wrap=True)

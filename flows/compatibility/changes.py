@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from shlex import quote
 
-from flows.compatibility.scan import MOST_TOLD, in_container, of_image
+from flows.compatibility.scan import in_container, of_image
 from flows.core.settings import Settings
 from flows.publishing import image_comparison
 from flows.sessions.engine import Engine
@@ -15,6 +15,7 @@ from flows.sessions.inside import folder as inside
 from flows.sessions.model import Session
 
 LOOK_SECONDS = 300.0
+MOST_LISTED = 16 << 20  # bytes: the names of 200,000 files
 # Paths that a container writes by itself, and those of package records: packages are told by name.
 _OWN = (
     *("/dev", "/proc", "/run", "/sys", "/tmp", "/var/cache", "/var/log", "/var/tmp"),
@@ -116,7 +117,7 @@ def _brought(engine: Engine, session: Session, manager: str, packages: Iterable[
     if not (names := sorted(packages)):
         return frozenset()
     ask = ["rpm", "--query", "--list"] if manager == "dnf" else ["dpkg-query", "--listfiles"]
-    listed = engine.execute(session.container, [*ask, *names], limit=LOOK_SECONDS, most=MOST_TOLD)
+    listed = engine.execute(session.container, [*ask, *names], limit=LOOK_SECONDS, most=MOST_LISTED)
     # Debian's /bin is a link to /usr/bin, and packages name either.
     both = ((line, f"/usr{line}") for line in listed.splitlines())
     return frozenset(path for pair in both for path in pair)

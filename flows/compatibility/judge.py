@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import posixpath
 import re
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import PurePosixPath
+from itertools import accumulate, islice, takewhile
 from shlex import quote
 
 from packaging.utils import canonicalize_name
 
 from flows.compatibility.elf import numbered
 from flows.compatibility.facts import Group, Home, Image, Kind, Starter
-from flows.core.formatting import some
+from flows.core.formatting import clipped, on_a_line, some
 
 _CUDA = re.compile(r"lib(cuda|cudart|cublas|cublasLt|cudnn\w*|cufft|curand|cusolver|cusparse|nccl|nvrtc)\.so\.\d")
 _PYTHON_LIBRARY = re.compile(r"libpython3")
+_WORD, _VERSION = re.compile(r"\w*"), re.compile(r"\d[\w.]*")
 MOST_NAMED = 6
+MOST_FINDINGS = 1_000
+MOST_TEXT = 1 << 20  # characters of the findings of a session
+_SHOWN = 2_000  # characters of a single finding
 
 
 class Verdict(StrEnum):
@@ -42,12 +47,12 @@ class _Lookup:
 
     Attributes:
         libraries: names of the shared libraries in it.
-        environments: folders of its environments.
+        environments: folders of its environments, sorted, each with a slash at its end and none inside another.
         first: folders that its startup files put into PATH.
     """
 
     libraries: frozenset[str]
-    environments: frozenset[str]
+    environments: Sequence[str]
     first: frozenset[str]
 
 
@@ -60,11 +65,16 @@ class Finding:
     what: str
     recipe: tuple[str, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """How many characters it has."""
+        return len(self.path) + len(self.what) + sum(map(len, self.recipe))
+
 
 def judge(home: Home, old: Image, new: Image) -> tuple[Finding, ...]:
     """Everything in a home that a move from one image to another concerns, worst first."""
-    environments = frozenset(group.path for group in home.groups if group.kind in (Kind.venv, Kind.conda))
-    lookup = _Lookup(frozenset(home.libraries), environments, frozenset(home.first))
+    environments = (group.path for group in home.groups if group.kind in (Kind.venv, Kind.conda))
+    lookup = _Lookup(frozenset(home.libraries), _outermost(environments), frozenset(home.first))
     findings = [
         *(finding for group in home.groups for finding in _group(group, lookup, old, new)),
         *(finding for kernel in home.kernels for finding in _kernel(kernel, lookup, old, new)),
@@ -72,7 +82,7 @@ def judge(home: Home, old: Image, new: Image) -> tuple[Finding, ...]:
         *_shadows(home, lookup, old, new),
         *(Finding(Verdict.ok, "", f"not everything was looked at: {why}") for why in home.missed),
     ]
-    return together(findings)
+    return _ordered(map(_plain, findings))
 
 
 def as_volume(home: Home, path: str) -> Home:
@@ -96,8 +106,27 @@ def as_volume(home: Home, path: str) -> Home:
 
 
 def together(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings of several places, worst first."""
+    """Findings of several places, worst first; of very many, and of very long ones, only how many more there are."""
+    ordered = _ordered(findings)
+    sizes = accumulate(finding.size for finding in ordered)
+    kept = sum(1 for _ in takewhile(lambda size: size <= MOST_TEXT, islice(sizes, MOST_FINDINGS)))
+    if kept == len(ordered):
+        return ordered
+    return (*ordered[:kept], Finding(ordered[kept].verdict, "", f"and {len(ordered) - kept:,} more"))
+
+
+def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: (-_RANK[finding.verdict], finding.path, finding.what)))
+
+
+def _plain(finding: Finding) -> Finding:
+    """A finding in which no name has lines of its own: they would look like commands of Refit's."""
+    return Finding(
+        finding.verdict,
+        on_a_line(finding.path),
+        on_a_line(clipped(finding.what, _SHOWN)),
+        tuple(map(on_a_line, finding.recipe)),
+    )
 
 
 def verdict(findings: Sequence[Finding]) -> Verdict:
@@ -225,7 +254,15 @@ _PIP = frozenset({"pip", "setuptools", "wheel"})
 
 
 def _extension(path: str) -> str:
-    return re.sub(r"-\d[\w.]*(-[\w-]+)?$", "", posixpath.basename(path))
+    """The identifier of an editor's extension: its folder without version and platform, `-1.2.3-linux-x64`."""
+    parts = posixpath.basename(path).split("-")
+    plain = len(parts)  # the parts from here on are the platform's, or the version is the last
+    while plain and _WORD.fullmatch(parts[plain - 1]):
+        plain -= 1
+    for number in range(max(plain - 1, 1), len(parts)):
+        if _VERSION.fullmatch(parts[number]):
+            return "-".join(parts[:number])
+    return "-".join(parts)
 
 
 def _named(soname: str) -> str:
@@ -297,7 +334,19 @@ def _there(starter: Starter, image: Image) -> bool:
 def _is_of_environment(program: str, lookup: _Lookup, image: Image) -> bool:
     """Whether a program is in an environment of the home."""
     inside = program.removeprefix(f"{image.home}/")
-    return inside != program and any(str(folder) in lookup.environments for folder in PurePosixPath(inside).parents)
+    if inside == program or not lookup.environments:
+        return False
+    inside = posixpath.normpath(inside)
+    # A name that sorts between an environment and a path in it would be in it too, and none is inside another.
+    return inside.startswith(lookup.environments[max(bisect(lookup.environments, inside) - 1, 0)])
+
+
+def _outermost(folders: Iterable[str]) -> Sequence[str]:
+    kept: list[str] = []
+    for folder in sorted(f"{folder}/" for folder in folders):
+        if not kept or not folder.startswith(kept[-1]):
+            kept.append(folder)
+    return kept
 
 
 # --- Who wins where both have something -------------------------------------------------------------------------------

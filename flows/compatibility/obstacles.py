@@ -24,6 +24,7 @@ logger = logging.getLogger("refit.compatibility")
 
 KEPT = timedelta(hours=6)
 AT_ONCE = 4
+MOST_KEPT = 8 << 20  # bytes of a file; `together` bounds what is written
 _SHOWN = 500  # characters: names of files are as long as their owners like
 _KEPT: TypeAdapter[tuple[datetime, Scan]] = TypeAdapter(tuple[datetime, Scan])
 
@@ -102,7 +103,7 @@ def recent(settings: Settings, engine: Engine, session: Session, image: str) -> 
     """
     file = settings.folder("scans") / f"{check_name(session.name)}.json"
     try:
-        at, kept = _KEPT.validate_json(file.read_bytes())
+        at, kept = _KEPT.validate_json(file.read_bytes() if file.stat().st_size <= MOST_KEPT else b"")
     except (FileNotFoundError, ValidationError):  # there is none, or another version of Refit made it
         pass
     else:

@@ -16,9 +16,10 @@ import resource
 import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from pathlib import PurePosixPath
 
 from flows.compatibility import elf
@@ -26,6 +27,8 @@ from flows.compatibility.facts import Distribution, Group, Home, Kind, Native, S
 
 NOBODY = 65_534
 MOST_LINKS = 40
+MOST_PATH = 4_096  # bytes: no program could name a longer path
+MOST_MISSED = 100
 MOST_TEXT = 1 << 16  # bytes of a file that is read as text
 MOST_MEMORY = 2 << 30
 PROGRAMS = (".local/bin", "bin")
@@ -55,6 +58,15 @@ class Bounds:
 
 
 BOUNDS = Bounds()
+
+
+class _Entry(Enum):
+    """All that is kept of an entry of a folder: there may be hundreds of thousands."""
+
+    folder = "folder"
+    file = "file"
+    program = "program"
+    other = "other"
 
 
 @dataclass
@@ -126,6 +138,9 @@ class Reader:
     # Looking around.
 
     def _visit_later(self, path: str, group: str) -> None:
+        if len(os.fsencode(path)) > MOST_PATH:
+            self._miss("folders inside of others", "their paths are too long")
+            return
         # Folders that depend most on the image come first: the bounds may be reached in somebody's data.
         rank = 0 if group or path.startswith((".local", ".conda", ".jupyter", ".ipython")) else 1
         heapq.heappush(self._waiting, (rank, path.count("/"), path, group))
@@ -134,30 +149,36 @@ class Reader:
         try:
             with self._opened(path, os.O_DIRECTORY) as folder:
                 if os.fstat(folder).st_dev != self._device:
-                    self._missed[path] = "it is another file system"
+                    self._miss(path, "it is another file system")
                     return
                 names = dict(self._listed(folder))
         except OSError as error:
-            self._missed[path] = os.strerror(error.errno or 0)
+            self._miss(path, os.strerror(error.errno or 0))
             return
         group = self._group(path, group, names)
         if made_by := next((name for name in SOURCES if name in names), ""):
             self._sources[path or "."] = posixpath.join(path, made_by)
-        for name, status in sorted(names.items()):
-            inside = posixpath.join(path, name)
-            if stat.S_ISDIR(status.st_mode) and name not in SKIPPED:
+        for name in sorted(names):
+            inside, entry = posixpath.join(path, name), names[name]
+            if entry is _Entry.folder and name not in SKIPPED:
                 self._visit_later(inside, self._editor(path, inside) or group)
-            elif stat.S_ISREG(status.st_mode):
-                self._look_at(inside, status, group)
+            elif entry in (_Entry.file, _Entry.program):
+                self._look_at(inside, entry, group)
             elif _LIBRARY.search(name):
                 self._libraries.add(name)  # a link: sonames usually are
 
-    def _listed(self, folder: int) -> Iterator[tuple[str, os.stat_result]]:
+    def _miss(self, path: str, why: str) -> None:
+        if len(self._missed) < MOST_MISSED:
+            self._missed[path] = why
+        elif path not in self._missed:
+            self._missed["others"] = "folders that can't be read"
+
+    def _listed(self, folder: int) -> Iterator[tuple[str, _Entry]]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 self._count()
                 with suppress(FileNotFoundError):
-                    yield entry.name, entry.stat(follow_symlinks=False)
+                    yield entry.name, _entry(entry.stat(follow_symlinks=False))
 
     def _count(self, size: int = 0) -> None:
         self._files += not size
@@ -178,7 +199,7 @@ class Reader:
 
     # Finding groups.
 
-    def _group(self, path: str, group: str, names: dict[str, os.stat_result]) -> str:
+    def _group(self, path: str, group: str, names: Mapping[str, _Entry]) -> str:
         """The group to which what is in this folder belongs; finds out whether it begins a new one."""
         if "pyvenv.cfg" in names:
             group = self._begin(Group(path, Kind.venv, self._venv_python(path), self._python(path)))
@@ -213,7 +234,7 @@ class Reader:
                     return match["python"]
         return ""
 
-    def _read_distributions(self, path: str, names: dict[str, os.stat_result], group: _Found) -> None:
+    def _read_distributions(self, path: str, names: Mapping[str, _Entry], group: _Found) -> None:
         for name in names:
             if about := _DISTRIBUTION.fullmatch(name):
                 elsewhere = bool(self._text(f"{path}/{name}/direct_url.json"))
@@ -221,14 +242,14 @@ class Reader:
 
     # Single files.
 
-    def _look_at(self, path: str, status: os.stat_result, group: str) -> None:
+    def _look_at(self, path: str, entry: _Entry, group: str) -> None:
         name = posixpath.basename(path)
         library = bool(_LIBRARY.search(name))
         if library:
             self._libraries.add(name)
         if name == "kernel.json" and KERNELS in path:
             self._read_kernel(path)
-        elif library or (status.st_mode & 0o111 and status.st_size >= 64):
+        elif library or entry is _Entry.program:
             self._read_native(path, group or posixpath.dirname(path))
 
     def _read_native(self, path: str, group: str) -> None:
@@ -248,13 +269,15 @@ class Reader:
     def _read_kernel(self, path: str) -> None:
         with suppress(ValueError, LookupError, TypeError, AttributeError):
             program = str(json.loads(self._text(path))["argv"][0])
+            if len(program.encode()) > MOST_PATH:
+                return
             name = PurePosixPath(path).parent.name
             self._kernels.append(Starter(path, name, program, self._leads_to(program)))
 
     def _read_programs(self, folder: str) -> None:
         try:
             with self._opened(folder, os.O_DIRECTORY) as opened:
-                names = [name for name, status in self._listed(opened) if not stat.S_ISDIR(status.st_mode)]
+                names = [name for name, entry in self._listed(opened) if entry is not _Entry.folder]
         except OSError:
             return
         for name in sorted(names):
@@ -333,6 +356,14 @@ class Reader:
                     link = os.readlink(name, dir_fd=folder)
                     return posixpath.join(self._seen_as, *parts[:number], link, *parts[number + 1 :])
         return None
+
+
+def _entry(status: os.stat_result) -> _Entry:
+    if stat.S_ISDIR(status.st_mode):
+        return _Entry.folder
+    if not stat.S_ISREG(status.st_mode):
+        return _Entry.other
+    return _Entry.program if status.st_mode & 0o111 and status.st_size >= 64 else _Entry.file
 
 
 def _open(name: str, folder: int, kind: int) -> int:

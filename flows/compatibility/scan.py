@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
-from flows.compatibility import read_home, read_image, scan_inside
+from flows.compatibility import read_home, read_image, reports, scan_inside
 from flows.compatibility.facts import Home, Image
 from flows.compatibility.judge import Finding, Verdict, as_volume, judge, together, verdict
 from flows.compatibility.read_home import BOUNDS, Bounds
@@ -29,10 +28,10 @@ from flows.sessions.homes.folders import folder_of
 from flows.sessions.model import Session
 
 GRACE_SECONDS, LOOK_SECONDS = 30.0, 300.0
-MOST_TOLD = 64 << 20  # bytes that an image with very many packages says of itself
 _SHOWN = 200
-_HOME, _IMAGE = TypeAdapter(Home), TypeAdapter(Image)
 _PYTHON = ("python3", "-B", "-")
+# The folder in which a program begins may be the home, and modules in it would come before Python's own.
+_PYTHON_IN_A_SESSION = ("env", "PYTHONSAFEPATH=1", *_PYTHON)
 _SCRIPT = Path(read_image.__file__)
 
 
@@ -103,13 +102,12 @@ def of_folder(folder: Path, uid: int, seen_as: str, bounds: Bounds = BOUNDS) -> 
     request = {"home": str(folder), "uid": uid, "seen_as": seen_as, "bounds": asdict(bounds)}
     call = [sys.executable, "-I", "-m", read_home.__name__, json.dumps(request)]
     # The content of a home is its owner's business: it is judged, and stands in no log.
-    done = command.run(call, root=True, limit=bounds.seconds + GRACE_SECONDS, secret=True)
+    limit = bounds.seconds + GRACE_SECONDS
+    done = command.run(call, root=True, limit=limit, secret=True, most=reports.MOST_OF_HOMES)
     try:
-        return _HOME.validate_json(done.stdout)
-    except ValidationError as error:
-        raise RefitError(
-            f"The scan of {folder} printed something that is no report of a scan.", why=str(error)
-        ) from None
+        return reports.home(done.stdout)
+    except reports.NoReport:
+        raise RefitError(f"The scan of {folder} printed something that is no report of a scan.") from None
 
 
 def in_container(engine: Engine, session: Session) -> Image:
@@ -118,13 +116,14 @@ def in_container(engine: Engine, session: Session) -> Image:
     Raises:
         RefitError: it doesn't run, or what it says can't be understood.
     """
+    script = _SCRIPT.read_text(encoding="utf-8")
     output = engine.execute(
-        session.container, _PYTHON, stdin=_SCRIPT.read_text(encoding="utf-8"), limit=LOOK_SECONDS, most=MOST_TOLD
+        session.container, _PYTHON_IN_A_SESSION, stdin=script, limit=LOOK_SECONDS, most=reports.MOST_OF_IMAGE
     )
     try:
-        return _IMAGE.validate_json(output)
-    except ValidationError as error:
-        raise RefitError(f"The container {session.container} printed no report on its image.", why=str(error)) from None
+        return reports.image(output)
+    except reports.NoReport:
+        raise RefitError(f"The container {session.container} printed no report on its image.") from None
 
 
 def of_image(settings: Settings, digest: str) -> Image:
@@ -137,13 +136,15 @@ def of_image(settings: Settings, digest: str) -> Image:
     key = sha256(f"{digest} {script}".encode()).hexdigest()[:32]
     note = settings.folder("cache", "compatibility") / f"{key}.json"
     if note.exists():
-        return _IMAGE.validate_json(note.read_bytes())
+        with suppress(reports.NoReport):  # another version of Refit took it for one
+            return reports.image(note.read_text(encoding="utf-8"))
     try:
-        facts = _IMAGE.validate_json(run_in_image(settings, digest, _PYTHON, script, LOOK_SECONDS, MOST_TOLD))
+        told = run_in_image(settings, digest, _PYTHON, script, LOOK_SECONDS, reports.MOST_OF_IMAGE)
+        facts = reports.image(told)
     except ProgramFailed as error:
         last = clipped(on_a_line(error.tail.strip().rpartition("\n")[2]), _SHOWN)
         raise RefitError(f"The image {short(digest)} can't be read: {last or error.brief}.", why=error.why) from error
-    except ValidationError:
+    except reports.NoReport:
         raise RefitError(f"The image {short(digest)} printed something that is no report on it.") from None
-    write_whole(note, _IMAGE.dump_json(facts))
+    write_whole(note, reports.as_bytes(facts))
     return facts

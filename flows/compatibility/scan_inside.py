@@ -16,9 +16,8 @@ from importlib.resources import files
 from pathlib import Path
 
 import elftools
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from flows.compatibility import elf, facts, read_home, read_inside
+from flows.compatibility import elf, facts, read_home, read_inside, reports
 from flows.compatibility.facts import Home
 from flows.compatibility.read_home import Bounds
 from flows.core.errors import RefitError
@@ -27,9 +26,8 @@ from flows.core.programs.command import ProgramFailed
 from flows.sessions.engine import Engine
 from flows.sessions.model import HOME, Session
 
-MOST_TOLD = 8 << 20  # bytes: as a rule, some hundred kilobytes
+MOST_TOLD = reports.MOST_OF_HOMES  # bytes: as a rule, some hundred kilobytes
 GRACE_SECONDS = 30.0
-_LONGEST = 8_192  # characters of a text: a path has 4,096 bytes at most
 _SHOWN = 200
 _OLD, _NO_PROGRAM = 71, 127
 # The archive stays in memory, and no file of the home or the image is imported in its place.
@@ -47,7 +45,6 @@ main(request)
 """
 _READS = ("python3", "-I", "-B", "-c", _BEGIN)
 _REASONS = {_OLD: "the Python of its image is older than 3.11", _NO_PROGRAM: "its image has no python3"}
-_HOMES = TypeAdapter(tuple[Home, ...], config=ConfigDict(str_max_length=_LONGEST))
 
 
 class NotRead(RefitError):
@@ -100,8 +97,8 @@ def _reason(error: ProgramFailed) -> str:
 
 def _parsed(session: str, told: str, number: int) -> tuple[Home, ...]:
     try:
-        homes = _HOMES.validate_json(told)
-    except ValidationError:
+        homes = reports.homes(told)
+    except reports.NoReport:
         raise NotRead(session, "something else than the reader of homes answered") from None
     if len(homes) != number:
         raise NotRead(session, "the reader of homes told of other folders")
