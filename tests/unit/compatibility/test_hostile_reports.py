@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,11 +16,12 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.compatibility import obstacles, read_inside, reports
+from flows.compatibility import scan as scans
 from flows.compatibility.facts import Distribution, Group, Home, Image, Kind, Native, Starter
 from flows.compatibility.judge import MOST_FINDINGS, MOST_TEXT, Finding, Verdict, judge, together, verdict
 from flows.compatibility.read_home import BOUNDS, MOST_MISSED, Reader
 from flows.compatibility.read_inside import LEAST_MEMORY, MOST_MEMORY, TOO_LITTLE, ends_alone, memory_to_take
-from flows.compatibility.scan import Scan
+from flows.compatibility.scan import Scan, in_container, of_image
 from flows.core.settings import Settings
 from flows.sessions.engine import Engine
 from flows.sessions.model import HomeRef, Session
@@ -38,6 +42,7 @@ OLD = Image(
     interfaces={"GLIBC": "2.36"},
 )
 NEW = replace(OLD, libraries=frozenset(), python="3.13", interpreters={"/usr/bin/python3": "3.13"}, files=frozenset())
+ADA = Session("ada", "p", "2026a", "sha256:1", 300_000, HomeRef("home"), Path("token"), Access())
 LOST = Native(libraries={"libold.so.1": "x.so"})
 
 
@@ -197,6 +202,31 @@ def test_reports_on_images_have_no_options_for_package_managers() -> None:
             reports.image(json.dumps({**about, **lie}))
 
 
+def test_modules_of_the_folder_in_which_a_session_begins_do_not_speak_for_its_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("glob", "json", "shutil", "subprocess"):
+        (tmp_path / f"{module}.py").write_text("raise SystemExit(5)\n")
+    monkeypatch.chdir(tmp_path)
+
+    class Beside:
+        def execute(self, _container: str, argv: Sequence[str], stdin: str, **_: object) -> str:
+            call = [sys.executable if word == "python3" else word for word in argv]
+            return subprocess.run(call, input=stdin, capture_output=True, text=True, check=True).stdout
+
+    assert in_container(cast("Engine", Beside()), ADA).python == f"3.{sys.version_info.minor}"
+
+
+def test_a_kept_report_that_is_none_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scans, "run_in_image", lambda *_: reports.as_bytes(OLD).decode())
+    settings = Settings(home=tmp_path / "refit")
+    assert of_image(settings, "sha256:1") == OLD
+    (note,) = settings.folder("cache", "compatibility").iterdir()
+    note.write_text("{}")
+    assert of_image(settings, "sha256:1") == OLD
+    assert reports.image(note.read_text()) == OLD
+
+
 # --- Findings ---------------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +260,6 @@ def test_findings_that_are_too_long_still_count() -> None:
 
 def test_a_file_of_scans_that_is_too_large_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(home=tmp_path / "refit")
-    ada = Session("ada", "p", "2026a", "sha256:1", 300_000, HomeRef("home"), Path("token"), Access())
     made: list[str] = []
 
     def scanned(*_: object) -> Scan:
@@ -239,11 +268,11 @@ def test_a_file_of_scans_that_is_too_large_is_none(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(obstacles, "scan", scanned)
     for _ in range(2):
-        obstacles.recent(settings, cast("Engine", None), ada, "sha256:2")
+        obstacles.recent(settings, cast("Engine", None), ADA, "sha256:2")
     assert len(made) == 1
     with (settings.folder("scans") / "ada.json").open("a") as file:
         file.write(" " * obstacles.MOST_KEPT)
-    obstacles.recent(settings, cast("Engine", None), ada, "sha256:2")
+    obstacles.recent(settings, cast("Engine", None), ADA, "sha256:2")
     assert len(made) == 2
 
 
