@@ -90,7 +90,11 @@ def show_plan(
     origin: Annotated[str, typer.Option("--from", metavar="TAG", help="Only sessions that have this image.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Show which sessions would move when, in which wave, which not, and why; nothing is touched."""
+    """Show which sessions would move when, in which wave, which not, and why; no session is moved or told.
+
+    Homes are compared with the new images first, for 90 s at most. In a cluster, a program reads a home in its
+    session's Pod, and an image that wasn't read yet gets a Pod of its own for some seconds.
+    """
     planned = plan_migration(session or [], to, load(), origin)
     show_data(as_json, planned, session_tables.migration(planned))
     if not as_json:
@@ -110,7 +114,10 @@ def show_status(
     watch: Annotated[bool, typer.Option("--watch", help="Go on until every rollout is over.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the rollouts, and each session with its image: which are behind, and why."""
+    """Show the rollouts, and each session with its image: which are behind, and why.
+
+    In a cluster, it reads no homes and no images: of those it shows what the last plans have found.
+    """
     planning = SessionPlanner(load())
     if as_json:
         show_json(planning.fleet())

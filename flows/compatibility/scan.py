@@ -35,6 +35,10 @@ _PYTHON_IN_A_SESSION = ("env", "PYTHONSAFEPATH=1", *_PYTHON)
 _SCRIPT = Path(read_image.__file__)
 
 
+class UnreadableImage(RefitError):
+    """An image that starts, and can't be read."""
+
+
 @dataclass(frozen=True)
 class Scan:
     """Findings of a scan of a session's home.
@@ -116,9 +120,8 @@ def in_container(engine: Engine, session: Session) -> Image:
     Raises:
         RefitError: it doesn't run, or what it says can't be understood.
     """
-    script = _SCRIPT.read_text(encoding="utf-8")
     output = engine.execute(
-        session.container, _PYTHON_IN_A_SESSION, stdin=script, limit=LOOK_SECONDS, most=reports.MOST_OF_IMAGE
+        session.container, _PYTHON_IN_A_SESSION, stdin=_script(), limit=LOOK_SECONDS, most=reports.MOST_OF_IMAGE
     )
     try:
         return reports.image(output)
@@ -126,25 +129,49 @@ def in_container(engine: Engine, session: Session) -> Image:
         raise RefitError(f"The container {session.container} printed no report on its image.") from None
 
 
-def of_image(settings: Settings, digest: str) -> Image:
+def is_kept(settings: Settings, digest: str) -> bool:
+    """Whether the facts about the image with this digest are kept here."""
+    return _kept(settings, digest) is not None
+
+
+def of_image(settings: Settings, digest: str, seconds: float = 0.0) -> Image:
     """The facts that homes can depend on in the image with this digest: kept here, or read in a container of it.
 
+    Args:
+        settings: those in force.
+        digest: of the image.
+        seconds: for all of it; 0: as long as a session may take to start, and some minutes more.
+
     Raises:
-        RefitError: the image can't be had or started, or its Python doesn't run what reads it.
+        UnreadableImage: its Python doesn't run what reads it.
+        RefitError: the image can't be had or started.
     """
-    script = _SCRIPT.read_text(encoding="utf-8")
-    key = sha256(f"{digest} {script}".encode()).hexdigest()[:32]
-    note = settings.folder("cache", "compatibility") / f"{key}.json"
-    if note.exists():
-        with suppress(reports.NoReport):  # another version of Refit took it for one
-            return reports.image(note.read_text(encoding="utf-8"))
+    if kept := _kept(settings, digest):
+        return kept
+    limit = min(LOOK_SECONDS, seconds) if seconds else LOOK_SECONDS
     try:
-        told = run_in_image(settings, digest, _PYTHON, script, LOOK_SECONDS, reports.MOST_OF_IMAGE)
-        facts = reports.image(told)
+        facts = reports.image(run_in_image(settings, digest, _PYTHON, _script(), limit, reports.MOST_OF_IMAGE, seconds))
     except ProgramFailed as error:
         last = clipped(on_a_line(error.tail.strip().rpartition("\n")[2]), _SHOWN)
-        raise RefitError(f"The image {short(digest)} can't be read: {last or error.brief}.", why=error.why) from error
+        what = f"The image {short(digest)} can't be read: {last or error.brief}."
+        raise UnreadableImage(what, why=error.why) from error
     except reports.NoReport:
-        raise RefitError(f"The image {short(digest)} printed something that is no report on it.") from None
-    write_whole(note, reports.as_bytes(facts))
+        raise UnreadableImage(f"The image {short(digest)} printed something that is no report on it.") from None
+    write_whole(_note(settings, digest), reports.as_bytes(facts))
     return facts
+
+
+def _kept(settings: Settings, digest: str) -> Image | None:
+    with suppress(FileNotFoundError, reports.NoReport):  # nobody has read it yet, or another version of Refit has
+        return reports.image(_note(settings, digest).read_text(encoding="utf-8"))
+    return None
+
+
+def _script() -> str:
+    return _SCRIPT.read_text(encoding="utf-8")
+
+
+def _note(settings: Settings, digest: str) -> Path:
+    """The file with the facts about an image, as this version of the reader sees them."""
+    key = sha256(f"{digest} {_script()}".encode()).hexdigest()[:32]
+    return settings.folder("cache", "compatibility") / f"{key}.json"

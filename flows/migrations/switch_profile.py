@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlalchemy import Engine
 
 from flows.catalog.model import Profile
-from flows.compatibility.obstacles import obstacles
+from flows.compatibility.obstacles import obstacle
 from flows.core.errors import RefitError
 from flows.core.lazily import lazily
 from flows.core.settings import Settings
@@ -105,7 +105,7 @@ def _move(
 ) -> Result:
     name, registry = session.name, Registry(settings)
     engine = planning.sessions.engine
-    if not force and (why := obstacles(settings, engine, {name: (session, image)}).blocked.get(name)):
+    if not force and (why := obstacle(settings, engine, session, image)):
         raise RefitError(
             f"Files in the home of {name!r} don't go together with the image {image}.",
             why=why,

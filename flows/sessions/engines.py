@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
+from math import inf
+from time import monotonic
 from typing import Any
 
 from sqlalchemy import Engine as Database
@@ -40,9 +42,13 @@ with lazily(globals()):
     from flows.sessions.kubernetes.homes import ClusterHomes
     from flows.sessions.kubernetes.nodes import ClusterNodes
     from flows.sessions.kubernetes.tokens import SecretTokens
+    from flows.sessions.kubernetes.trial_pods import PodTerms
     from flows.sessions.kubernetes.trials import ClusterTrials
     from flows.sessions.store import Store
     from flows.sessions.tokens import FileTokens
+
+# Kubernetes ends a Pod that a killed Refit has left: one that reads an image is soon over.
+_IMAGE_POD_SECONDS, _TO_START = 600, 2 / 3
 
 
 def engine(settings: Settings) -> Engine:
@@ -95,29 +101,43 @@ def look_in_pods(settings: Settings) -> Look:
     return TrialLook(partial(_image_trial, settings), Registry(settings))
 
 
-def run_in_image(settings: Settings, digest: str, argv: Sequence[str], stdin: str, limit: float, most: int) -> str:
+def run_in_image(
+    settings: Settings, digest: str, argv: Sequence[str], stdin: str, limit: float, most: int, in_all: float = 0.0
+) -> str:
     """Run a program in a container of the image with this digest, which has no home and goes with it.
 
-    Returns:
-        Its output, of `most` bytes at most, after `limit` seconds at most.
+    Args:
+        settings: those in force.
+        digest: of the image.
+        argv: the program.
+        stdin: its input.
+        limit: its seconds at most.
+        most: the bytes of its output at most.
+        in_all: seconds for all of it, of which a Pod has two thirds to start; 0: it may take as long as a session to
+            start.
 
     Raises:
         RefitError: the image can't be had or started, or the program fails.
     """
     if settings.in_cluster:
+        longest, until = settings.kubernetes.start_minutes * 60, monotonic() + (in_all or inf)
+        start = min(longest, in_all * _TO_START) if in_all else longest
+        terms = PodTerms(start, max(_IMAGE_POD_SECONDS, round(start + limit)), by_image=True)
         try:
-            with _image_trial(settings, digest, Access(), idle=True) as once:
+            with _image_trial(settings, digest, Access(), idle=True, terms=terms) as once:
                 once.start()
-                return once.execute(argv, stdin, limit, most)
+                return once.execute(argv, stdin, max(1.0, min(limit, until - monotonic())), most)
         except NoTrial as error:
             raise RefitError(f"No Pod of the image {short(digest)} can be had: {error.brief}.") from error
     image = f"docker://{settings.registry_host}/{settings.repository}@{digest}"
     return containers.run_once(settings, image, argv, stdin=stdin, limit=limit, most=most).stdout
 
 
-def _image_trial(settings: Settings, digest: str, access: Access, *, idle: bool) -> AbstractContextManager[ImageTrial]:
+def _image_trial(
+    settings: Settings, digest: str, access: Access, *, idle: bool, terms: PodTerms | None = None
+) -> AbstractContextManager[ImageTrial]:
     configuration = partial(_idle_configuration if idle else _configuration, settings)
-    return ClusterTrials(settings, configuration, copies=False).begin(trial.alone(digest, access))
+    return ClusterTrials(settings, configuration, copies=False, terms=terms).begin(trial.alone(digest, access))
 
 
 def _idle_configuration(settings: Settings, image: str) -> Mapping[str, Any]:

@@ -6,12 +6,13 @@ import platform
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from time import monotonic
 from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Engine
 
-from flows.compatibility.obstacles import AT_ONCE, Scans, obstacles
+from flows.compatibility.obstacles import AT_ONCE, PLAN_SECONDS, Scans, obstacles
 from flows.core.database import now
 from flows.core.leases import held
 from flows.core.settings import Settings
@@ -63,6 +64,7 @@ class Observer:
         self._database, self._journal, self._rollouts = database, Journal(database), Rollouts(database)
         self._pulls, self.others = pulls, Others(settings)
         self.foreign, self.scans = ForeignBuilds(settings, database), Scans()
+        self._scan_until, self._scanned = 0.0, set[str]()
         self._read: datetime | None = None
         self._moves: dict[str, Past] = {}
         self._looks: dict[tuple[str, int], tuple[datetime, Seen]] = {}
@@ -171,7 +173,7 @@ class Observer:
         rules = policies(self._settings) if statuses else {}
         moving = [s.session for s in statuses if s.running is Running.running and has_other_image(s.session, images)]
         seen = self._seen(session for session in moving if session.name not in spared)
-        blocked = self.blocked(moving, images) if scan else {}
+        blocked = self.blocked(moving, images, self._not_read(seen, spared)) if scan else {}
         has = Counter(taken.session for taken in self._sessions.gpus.taken())
         goes_on = any(move.state not in FINAL for move in moves)
         at_work = held(self._database, "session ") if goes_on else ()
@@ -206,15 +208,49 @@ class Observer:
         self._looks |= {key: (now(), by_name[key[0]]) for key in again}
         return {name: seen for (name, _), (_, seen) in self._looks.items()}
 
-    def blocked(self, sessions: Iterable[Session], images: Mapping[ImageKey, str]) -> dict[str, str]:
-        """Obstacles in their homes that don't go together with their new images."""
+    def _not_read(self, seen: Mapping[str, Seen], spared: Collection[str]) -> dict[str, str]:
+        """Sessions whose homes aren't read now → why, in words."""
+        why = dict.fromkeys(spared, "its wave isn't open")
+        if not self._sessions.engine.on_this_machine:  # a program would be brought there, as that of the look was
+            why |= {name: "nobody could look into it" for name, look in seen.items() if look.failed}
+        return why
+
+    def begin_scans(self, seconds: float = PLAN_SECONDS) -> None:
+        """Let homes be scanned once until this is called again, and for so long; 0: what is kept counts alone."""
+        self.scans, self._scan_until, self._scanned = Scans(), monotonic() + seconds, set()
+
+    def blocked(
+        self,
+        sessions: Iterable[Session],
+        images: Mapping[ImageKey, str],
+        not_read: Mapping[str, str] = MappingProxyType({}),
+    ) -> dict[str, str]:
+        """Obstacles in homes that don't go together with their new images, of those that were read since `begin_scans`.
+
+        Args:
+            sessions: they, each once.
+            images: their targets.
+            not_read: session → why its home isn't read now.
+        """
         if not self._policy.scan:
             return {}
         engine, own = self._sessions.engine, [session for session in sessions if not session.owned_by]
-        moving = {session.name: (session, images[image_key(session)]) for session in own}
+        moving = {
+            session.name: (session, images[image_key(session)]) for session in own if session.name not in self._scanned
+        }
         many = AT_ONCE if engine.on_this_machine else elsewhere_at_once(len(moving))
-        self.scans = obstacles(self._settings, engine, moving, many)
-        return dict(self.scans.blocked)
+        seconds = max(0.0, self._scan_until - monotonic())
+        new = obstacles(self._settings, engine, moving, many, seconds=seconds, spared=not_read)
+        self.scans = _added(self.scans, new, moving)
+        self._scanned |= moving.keys() - not_read.keys()
+        return {session.name: why for session in own if (why := self.scans.blocked.get(session.name))}
+
+
+def _added(scans: Scans, new: Scans, read: Collection[str]) -> Scans:
+    """The results of scans with new ones, of these sessions."""
+    blocked = {name: why for name, why in scans.blocked.items() if name not in read}
+    unread = {name: why for name, why in scans.unread.items() if name not in read}
+    return Scans({**blocked, **new.blocked}, {**unread, **new.unread})
 
 
 def canaries(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from flows.compatibility.obstacles import PLAN_SECONDS
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
@@ -56,9 +57,10 @@ Plan = tuple[tuple[Decision, ...], Mapping[tuple[str, int], Gate]]
 
 
 def plan_migration(names: Sequence[str], to: str, settings: Settings, origin: str = "") -> tuple[Decision, ...]:
-    """One decision per session, as of `SessionPlanner.plan`; nothing is touched.
+    """One decision per session, as of `SessionPlanner.plan`; no session is moved or told.
 
-    Each says how much of its image has to be pulled first.
+    Homes are scanned for it, in a cluster beside their sessions, and images that weren't read yet in Pods.
+    Each line says how much of its image has to be pulled first.
     """
     planner = SessionPlanner(settings)
     planned = planner.plan(names, to, origin)
@@ -179,6 +181,7 @@ class SessionPlanner:
         observed = self._observer.observe(statuses, statuses, images, pull=False, scan=False)
         # Elsewhere a home is read beside a session that runs.
         here = self.sessions.engine.on_this_machine
+        self._observer.begin_scans()
         blocked = self._observer.blocked([session], images).get(name, "") if here else ""
         mine = starting(replace(observed.candidate(name), blocked=blocked), now())
         # After a reboot all sessions ought to run and don't; that says nothing of their images.
@@ -275,7 +278,9 @@ class SessionPlanner:
 
         Moves and rollouts are read anew.
         """
-        decisions, gates = self._latest or self._plan((), "", "", begin=False)
+        # A status is asked for again and again, and lets no Pods be made: plans do.
+        seconds = PLAN_SECONDS if self.sessions.engine.on_this_machine else 0.0
+        decisions, gates = self._latest or self._plan((), "", "", begin=False, scan_seconds=seconds)
         observed = replace(
             self._seen,
             moves=self._observer.moves(),
@@ -293,7 +298,9 @@ class SessionPlanner:
     def _begin(self, statuses: Sequence[Status], images: Mapping[ImageKey, str]) -> None:
         self._rollouts.begin(images, canaries(statuses, images, self._policy.waves), caller())
 
-    def _plan(self, names: Sequence[str], to: str, origin: str, *, begin: bool) -> Plan:
+    def _plan(
+        self, names: Sequence[str], to: str, origin: str, *, begin: bool, scan_seconds: float = PLAN_SECONDS
+    ) -> Plan:
         statuses = self._statuses(origin)
         for name in {*names} & self._owned.keys():
             if trouble := self._owned[name].trouble:
@@ -306,6 +313,7 @@ class SessionPlanner:
         self._targets.forget()
         if begin:
             self._begin(named_statuses, images.images)
+        self._observer.begin_scans(scan_seconds)
         # A session that is named isn't put off for a pull, which is part of its move, nor for somebody who works in it.
         spared = frozenset[str]() if names else self._closed(statuses, named_statuses, images.images)
         observed = self._observer.observe(

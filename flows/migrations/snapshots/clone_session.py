@@ -26,7 +26,7 @@ from flows.sessions.snapshots.model import Snapshot
 from flows.sessions.store import NameTaken
 
 with lazily(globals()):
-    from flows.compatibility.obstacles import Scans, obstacles
+    from flows.compatibility.obstacles import obstacle
     from flows.migrations.rehearsals.rehearsal import rehearse
     from flows.migrations.snapshots import snapshot_actions
     from flows.migrations.switch_profile import of_profile
@@ -136,8 +136,7 @@ def _pattern(settings: Settings, sessions: Sessions, source: Session, wish: Wish
         return replace(source, generation=1, gpus=0, devices=())
     profile = named(settings, wish.release, wish.profile)
     image = _image(settings, source, wish)
-    scans = obstacles(settings, sessions.engine, {source.name: (source, image)}) if not wish.force else Scans()
-    if why := scans.blocked.get(source.name):
+    if not wish.force and (why := obstacle(settings, sessions.engine, source, image)):
         raise RefitError(
             f"Files in the home of {source.name!r} don't go together with {profile.stem}.",
             why=why,

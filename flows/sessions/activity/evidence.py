@@ -157,6 +157,11 @@ class Activity:
     evidence: tuple[Evidence, ...]
 
     @property
+    def failed(self) -> bool:
+        """Whether nobody could look."""
+        return self.began == _NEVER
+
+    @property
     def reasons(self) -> tuple[str, ...]:
         """The evidence that made the verdict."""
         return tuple(evidence_item.text for evidence_item in self.evidence if evidence_item.says is self.verdict)

@@ -231,7 +231,7 @@ class Watch:
         memory = remembered(activity, _read(file))
         write_whole(file, _MEMORY.dump_json(memory), private=True)
         free = activity.verdict is Verdict.idle
-        return Seen(session.name, activity.verdict, memory.since, free, activity.evidence)
+        return Seen(session.name, activity.verdict, memory.since, free, activity.evidence, activity.failed)
 
 
 def look_at(settings: Settings, engine: Engine, sessions: Iterable[Session]) -> tuple[Seen, ...]:

@@ -18,6 +18,8 @@ class Seen:
     since: datetime
     may_interrupt: bool
     evidence: tuple[Evidence, ...]
+    failed: bool = False
+    """Whether nobody could look."""
 
 
 def work_in(seen: Seen) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flows.core.settings import Settings
@@ -17,8 +18,7 @@ from flows.sessions.trial import REHEARSAL, NoTrial
 TRIAL = "trial"
 NAME = f"{LABEL}{TRIAL}"  # annotation: the name that is locked
 _TOKEN_FOLDER = "/run/refit/trial"
-# Kubernetes ends a Pod that nobody has removed.
-_DEADLINE_SECONDS = 3600
+_MOST_PREFERRED = 10  # nodes
 _CORES_ASKED = "100m"
 _AS_SESSIONS = (
     *("automountServiceAccountToken", "enableServiceLinks", "hostname", "securityContext"),
@@ -32,6 +32,24 @@ BEGIN = (
 )
 
 
+@dataclass(frozen=True)
+class PodTerms:
+    """How long the Pod of a trial is waited for, and how long it may live.
+
+    Attributes:
+        start_seconds: until it runs; 0: as long as a session may take.
+        seconds: in which Kubernetes ends one that nobody has removed.
+        by_image: it goes to a node with its image, if it can.
+    """
+
+    start_seconds: float = 0.0
+    seconds: int = 3600
+    by_image: bool = False
+
+
+TERMS = PodTerms()
+
+
 def pod(
     session: Session,
     id: str,
@@ -41,6 +59,8 @@ def pod(
     settings: Settings,
     *,
     with_home: bool = False,
+    terms: PodTerms = TERMS,
+    preferred: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The Pod of a trial.
 
@@ -52,25 +72,30 @@ def pod(
         options: where sessions run.
         settings: bounds in CPU and memory.
         with_home: whether home and volumes of the session are copies, for the trial to have; else it has empty ones.
+        terms: how long it may live.
+        preferred: nodes that are better than others, the best first, where it may run on any.
     """
     own = manifests.pod_spec(session, options, "")
     folders, claims = _folders(session), _claims(session) if with_home else {}
     spec = {
         **{key: own[key] for key in _AS_SESSIONS if key in own},
         "restartPolicy": "Never",
-        "activeDeadlineSeconds": _DEADLINE_SECONDS,
+        "activeDeadlineSeconds": terms.seconds,
         "terminationGracePeriodSeconds": 1,
         "volumes": [{"name": name, **_source(claims.get(name, ""))} for name in folders],
         "containers": [_container(session, configuration, options, settings, folders)],
-        **({"affinity": on_node(node)} if node else {}),
+        **({"affinity": affinity} if (affinity := on_node(node) if node else _rather_on(preferred)) else {}),
     }
-    metadata = {
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(session, id, options), "spec": spec}
+
+
+def _metadata(session: Session, id: str, options: ClusterOptions) -> dict[str, Any]:
+    return {
         "name": name(id),
         "namespace": options.namespace,
         "labels": {SESSION: session.name, KIND: TRIAL},
         "annotations": {NAME: id},
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def own(id: str) -> str:
@@ -102,6 +127,18 @@ def on_node(node: str) -> dict[str, Any]:
     """The scheduler takes this node alone, and only if it has room."""
     on = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [on]}}}
+
+
+def _rather_on(nodes: Sequence[str]) -> dict[str, Any]:
+    """The scheduler rather takes these nodes, if they have room."""
+    terms = [
+        {
+            "weight": 100 - rank,
+            "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]},
+        }
+        for rank, node in enumerate(nodes[:_MOST_PREFERRED])
+    ]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}} if terms else {}
 
 
 def _container(

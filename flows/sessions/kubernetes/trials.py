@@ -7,6 +7,7 @@ has left, and Kubernetes ends a Pod that nobody removes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,7 @@ from flows.sessions.kubernetes.isolation import Isolation
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.programs import output_of
 from flows.sessions.kubernetes.refusals import ClusterError
-from flows.sessions.kubernetes.trial_pods import TRIAL
+from flows.sessions.kubernetes.trial_pods import TERMS, TRIAL, PodTerms
 from flows.sessions.model import Session
 from flows.sessions.packages.model import Outcome
 from flows.sessions.trial import MOST_OUTPUT, QUICK, NoTrial, lock, named, names
@@ -35,7 +36,12 @@ class ClusterTrials:
     """Implements `trial.Trials` in one namespace of a cluster."""
 
     def __init__(
-        self, settings: Settings, configuration: Callable[[str], Mapping[str, Any]], *, copies: bool = True
+        self,
+        settings: Settings,
+        configuration: Callable[[str], Mapping[str, Any]],
+        *,
+        copies: bool = True,
+        terms: PodTerms | None = None,
     ) -> None:
         """Nothing is asked of the cluster yet.
 
@@ -43,7 +49,9 @@ class ClusterTrials:
             settings: those in force.
             configuration: as for `engine.Kubernetes`.
             copies: whether trials have a copy of the session's home, where there are any.
+            terms: how long their Pods are waited for and may live.
         """
+        self._terms = terms or TERMS
         self._settings, self._configuration = settings, configuration
         self._options = ownership.options(settings)
         self._cluster = Cluster(self._options)
@@ -73,8 +81,10 @@ class ClusterTrials:
                     self._options,
                     self._settings,
                     with_home=self.with_home,
+                    terms=self._terms,
+                    preferred=self._nodes_for(session.image) if self._terms.by_image else (),
                 )
-                yield ClusterTrial(self._cluster, manifest)
+                yield ClusterTrial(self._cluster, manifest, self._terms.start_seconds)
             finally:
                 with fence.lifted():  # nobody else's bears this name
                     self._remove(id)
@@ -100,6 +110,14 @@ class ClusterTrials:
         closed = placement.closed()
         return next((pod.node for pod in placement.pods(session) if pod.node not in closed and not pod.ending), "")
 
+    def _nodes_for(self, image: str) -> tuple[str, ...]:
+        """The nodes whose sessions have this image, those with most of them first; if none has, those with sessions."""
+        placement = Placement(self._cluster, self._options)
+        closed = placement.closed()
+        pods = [pod for pod in placement.pods() if pod.node and pod.node not in closed and not (pod.ending or pod.over)]
+        with_it = Counter(pod.node for pod in pods if any(image in (slot.image, slot.asked) for slot in pod.slots))
+        return tuple(node for node, _ in (with_it or Counter(pod.node for pod in pods)).most_common())
+
     def sweep(self) -> tuple[str, ...]:
         """Remove what killed trials have left; returns the names of their sessions; another Refit has its own."""
         leftovers = []
@@ -122,8 +140,10 @@ class ClusterTrials:
 class ClusterTrial:
     """Implements `trial.Trial` by a Pod with one container."""
 
-    def __init__(self, cluster: Cluster, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, cluster: Cluster, manifest: Mapping[str, Any], start_seconds: float = 0.0) -> None:
+        """A trial that isn't begun with; its Pod has so many seconds to start, or as many as a session if 0."""
         self._cluster, self._manifest = cluster, manifest
+        self._start_seconds = start_seconds
         self._name = manifest["metadata"]["name"]
 
     def install(self, packages: Sequence[str]) -> Outcome:
@@ -137,7 +157,7 @@ class ClusterTrial:
             NoTrial: no node takes it in time.
             ClusterError: the image can't be pulled or started there.
         """
-        seconds = self._cluster.options.start_seconds
+        seconds = self._start_seconds or self._cluster.options.start_seconds
         self._cluster.create("pods", self._manifest)
         try:
             self._cluster.wait("pods", self._name, trial_pods.has_begun, seconds, f"{self._name} doesn't run")

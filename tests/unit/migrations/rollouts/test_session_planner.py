@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,7 +92,7 @@ def test_a_plan_says_by_a_code_which_homes_were_not_scanned_and_why(
     sessions: Fleet, scanning: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Scans(unread={"s1": "its image has no python3"})
-    monkeypatch.setattr(observer, "obstacles", lambda *_: told)
+    monkeypatch.setattr(observer, "obstacles", lambda *_, **__: told)
     monkeypatch.setattr(SimulatedEngine, "on_this_machine", False)
     with sessions.world.person():
         sessions.sessions.stop("s2")
@@ -119,7 +121,7 @@ def test_sessions_that_run_are_scanned_wherever_homes_are_read(
 ) -> None:
     scanned = set[str]()
 
-    def obstacles(_settings: object, engine: object, moving: Mapping[str, object], _at_once: int) -> Scans:
+    def obstacles(_settings: object, engine: object, moving: Mapping[str, object], _at_once: int, **_: object) -> Scans:
         scanned.update(moving)
         return Scans()
 
@@ -137,7 +139,7 @@ def test_a_session_that_is_started_is_scanned_only_where_its_home_can_be_read_wh
 ) -> None:
     asked = list[str]()
 
-    def obstacles(_settings: object, engine: object, moving: Mapping[str, object], _at_once: int) -> Scans:
+    def obstacles(_settings: object, engine: object, moving: Mapping[str, object], _at_once: int, **_: object) -> Scans:
         asked.extend(moving)
         return Scans()
 
@@ -151,3 +153,73 @@ def test_a_session_that_is_started_is_scanned_only_where_its_home_can_be_read_wh
     asked.clear()
     assert planner.at_start("s2") is not None
     assert asked == (["s2"] if here else [])
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each home is read, in the place of reading it, where homes are read beside their sessions."""
+    times = Counter[str]()
+
+    def obstacles(
+        _settings: object,
+        _engine: object,
+        moving: Mapping[str, object],
+        _at_once: int,
+        *,
+        seconds: float,
+        spared: Mapping[str, str],
+    ) -> Scans:
+        read = moving.keys() - spared.keys() if seconds else set[str]()
+        times.update(read)
+        return Scans(unread={name: spared.get(name, "not reached") for name in moving.keys() - read})
+
+    monkeypatch.setattr(observer, "obstacles", obstacles)
+    monkeypatch.setattr(SimulatedEngine, "on_this_machine", False)
+    return times
+
+
+def test_a_plan_reads_each_home_once_also_where_it_asks_first_which_waves_are_closed(
+    sessions: Fleet, scanning: Settings, scans: Counter[str]
+) -> None:
+    first, second = (in_wave(planned(sessions), wave) for wave in (1, 2))
+    mover, *others = first
+    assert sessions.executor().carry_out(first[mover]).state is State.cleaned
+    planner = SessionPlanner(scanning)
+    for plans in (1, 2):
+        planner.plan([], "", begin=True)
+        assert scans == dict.fromkeys([*others, *second], plans)
+
+
+def test_a_plan_reads_no_home_of_a_wave_that_a_person_has_to_open(
+    sessions: Fleet, scanning: Settings, scans: Counter[str]
+) -> None:
+    for line in in_wave(planned(sessions), 1).values():
+        assert sessions.executor().carry_out(line).state is State.cleaned
+    planner = SessionPlanner(scanning)
+    lines = planner.plan([], "", begin=True)
+    assert not scans
+    assert {planner.with_lacks(line).unscanned for line in in_wave(lines, 2).values()} == {"its wave isn't open"}
+
+
+def test_a_plan_reads_no_home_of_a_session_into_which_nobody_could_look(
+    sessions: Fleet, scanning: Settings, scans: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_at = observer.look_at
+
+    def looking(settings: object, engine: object, chosen: Sequence[Session]) -> object:
+        seen = look_at(settings, engine, chosen)  # type: ignore[arg-type]
+        return tuple(replace(each, failed=each.session == "s3") for each in seen)
+
+    monkeypatch.setattr(observer, "look_at", looking)
+    planner = SessionPlanner(scanning)
+    lines = {line.session: planner.with_lacks(line) for line in planner.plan([], "", begin=True)}
+    assert scans == dict.fromkeys(lines.keys() - {"s3"}, 1)
+    assert lines["s3"].unscanned == "nobody could look into it"
+
+
+def test_a_status_reads_no_home_where_that_would_make_pods(
+    sessions: Fleet, scanning: Settings, scans: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert SessionPlanner(scanning).fleet().sessions and not scans
+    monkeypatch.setattr(SimulatedEngine, "on_this_machine", True)
+    assert SessionPlanner(scanning).fleet().sessions and len(scans) == 12
