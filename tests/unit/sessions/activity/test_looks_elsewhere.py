@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import cast
+
 import pytest
 
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.sessions.activity import probes
-from flows.sessions.activity.probes import elsewhere_at_once
+from flows.sessions.activity.evidence import Look
+from flows.sessions.activity.probes import Watch, elsewhere_at_once
+from flows.sessions.engine import Engine
+from tests.support.activity.looks import NOW
+from tests.support.pods import SESSION
 
 
 @pytest.mark.parametrize(
@@ -28,3 +37,13 @@ def test_only_sessions_elsewhere_are_looked_at_in_such_numbers(
     monkeypatch.setattr(probes, "at_once", lambda _function, _items, limit: limits.append(limit))
     probes.look_at(None, Engine(), iter(range(1_000)))  # type: ignore[arg-type] # nothing of them is used
     assert limits == [looks]
+
+
+def test_a_look_says_whether_it_failed(tmp_path: Path) -> None:
+    watch = Watch(Settings(home=tmp_path / "refit"), cast("Engine", None))
+
+    def fails() -> Look:
+        raise RefitError("The API server is away.")
+
+    assert watch.look_by(SESSION, fails).failed
+    assert not watch.look_by(SESSION, lambda: Look(NOW)).failed
