@@ -128,8 +128,9 @@ def _read_image(settings: Settings, digest: str, until: float) -> str:
         of_image(settings, digest, max(1.0, until - monotonic()))
     except RefitError as error:
         why = clipped(error.brief, _SHOWN)
-        lasts = _IMAGE_FAILED if isinstance(error, UnreadableImage) else _IMAGE_NOT_HAD
-        FailedScans(settings).remember(digest, digest, why, lasts)
+        readable = not isinstance(error, UnreadableImage)
+        if settings.in_cluster or not readable:  # this machine may have it in a moment, and needs no Pod to try
+            FailedScans(settings).remember(digest, digest, why, _IMAGE_NOT_HAD if readable else _IMAGE_FAILED)
         return why
     return ""
 
