@@ -47,7 +47,7 @@ def reset_parts(settings: Settings) -> tuple[Part, ...]:
             "the embedded registry with its images, Prefect's history, all logs, the demo's catalog, worktrees",
             _services(home),
         ),
-        Part("database", "Refit's record of sessions and migrations", (*home.glob("refit.db*"), home / "activity")),
+        Part("database", "Refit's record of sessions and migrations", _records(home)),
         Part("homes", "the homes and volumes of all sessions, with everything that people saved in them", _homes(home)),
     )
     return tuple(part for part in _there(parts) if part.paths)
@@ -101,6 +101,10 @@ def _containers(settings: Settings) -> tuple[Path, ...]:
 
 def _services(home: Path) -> tuple[Path, ...]:
     return tuple(home / name for name in ("services", "registry", "prefect", "logs", "demo", "worktrees"))
+
+
+def _records(home: Path) -> tuple[Path, ...]:
+    return (*home.glob("refit.db*"), home / "activity", home / "scans")
 
 
 def _homes(home: Path) -> tuple[Path, ...]:

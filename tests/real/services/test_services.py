@@ -258,6 +258,7 @@ def test_reset_removes_what_is_refits_and_leaves_the_neighbour(tmp_path: Path) -
     [registry, *_] = services.up(settings, only=["registry"])
     (settings.folder("prefect") / "prefect.db").write_text("of runs")
     (settings.folder("homes", "ada") / "work.txt").write_text("hers")
+    (settings.folder("scans") / "ada.json").write_text("the packages in her home")
     settings.folder("demo", "catalog")
     (tmp_path / "settings.yaml").write_text("stop_grace_seconds: 10\n")
     (tmp_path / "neighbour.txt").write_text("somebody else's")
@@ -268,6 +269,6 @@ def test_reset_removes_what_is_refits_and_leaves_the_neighbour(tmp_path: Path) -
     reset(settings, {"services"})
     until(lambda: psutil.pid_exists(registry.pid or 0), lambda there: not there)  # it has ended, and is reaped soon
     kept = {path.name for path in tmp_path.iterdir()} - {"refit.db-shm", "refit.db-wal", "refit.db.lock"}
-    assert kept == {"homes", "neighbour.txt", "refit.db", "settings.yaml"}
+    assert kept == {"homes", "neighbour.txt", "refit.db", "scans", "settings.yaml"}
     reset(settings, {"database", "homes"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["neighbour.txt", "settings.yaml"]
