@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -25,6 +27,7 @@ class _Failure:
 
 
 _FAILURE = TypeAdapter(_Failure)
+_LONGEST_SECONDS = 86_400.0
 
 
 class FailedScans:
@@ -47,9 +50,17 @@ class FailedScans:
         return failure.why if failure.of == of and failure.at <= now() < failure.until else ""
 
     def remember(self, name: str, of: str, why: str, lasts: timedelta) -> None:
-        """Let a failure count for so long; arguments as of `reason`."""
+        """Let a failure count for so long, a day at most; arguments as of `reason`."""
+        self._drop_old()
         failure = _Failure(of, now(), now() + lasts, why)
         write_whole(self._file(name), _FAILURE.dump_json(failure), private=True)
+
+    def _drop_old(self) -> None:
+        """Remove failures that count no more: each night has images of its own."""
+        for file in self._folder.glob("*.json"):
+            with suppress(FileNotFoundError):  # another run has
+                if time.time() - file.stat().st_mtime > _LONGEST_SECONDS:
+                    file.unlink()
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{sha256(name.encode()).hexdigest()[:32]}.json"

@@ -183,6 +183,7 @@ class Sessions(SessionAccess):
             if purge:
                 # The record goes last: as long as a file of that uid is left, nobody else may get the uid.
                 self.homes.remove(name)
+                (self._settings.folder("scans") / f"{check_name(name)}.json").unlink(missing_ok=True)
                 self.store.forget_home(name)
 
     def with_gpus(self, session: Session, wait: float = 0.0) -> Session:

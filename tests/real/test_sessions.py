@@ -291,8 +291,10 @@ def test_rm_keeps_the_home_and_its_uid_and_purge_removes_them(
     again = create(first.name)
     assert (again.uid, (folder_of(again.home) / "notes.txt").read_text()) == (first.uid, "kept")
     sessions.remove(first.name)
+    told = sessions._settings.folder("scans") / f"{first.name}.json"
+    told.write_text("the packages in it")
     sessions.remove(first.name, purge=True)
-    assert not folder_of(first.home).exists()
+    assert not folder_of(first.home).exists() and not told.exists()
     assert first.name not in sessions.store.homes()
     with pytest.raises(UnknownName):
         sessions.remove(first.name, purge=True)

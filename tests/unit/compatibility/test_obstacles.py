@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -156,6 +157,14 @@ def test_a_failure_counts_for_a_while_and_for_what_it_depends_on_alone(
     later(monkeypatch, 70)
     obstacles(settings, ENGINE, {"zoe": (session("zoe", BAD), NEW)})
     assert read[BAD] == 2
+
+
+def test_failures_that_count_no_more_leave_no_files(settings: Settings, read: Counter[str]) -> None:
+    obstacles(settings, ENGINE, {"zoe": (session("zoe", BAD), NEW)})
+    (file,) = (settings.home / "scans" / "failed").iterdir()
+    os.utime(file, (0, 0))
+    obstacles(settings, ENGINE, {"eve": (session("eve"), NEW)})
+    assert file not in {*(settings.home / "scans" / "failed").iterdir()} != set()
 
 
 def test_an_image_that_can_not_be_had_is_tried_again_sooner_than_one_that_can_not_be_read(
