@@ -15,12 +15,11 @@ from flows.sessions.kubernetes import manifests
 from flows.sessions.model import Session
 from tests.support import cluster_images
 from tests.support.cluster import Lab, kubectl
-from tests.support.cluster_images import SERVER
-from tests.support.cluster_moves import give_up_namespace, settings_for_cluster
+from tests.support.cluster_moves import give_up_namespace, running, settings_for_cluster
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long]
-NAME, MORE = "read", "/tmp/more"
+MORE = "/tmp/more"
 _METADATA = "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n"
 
 
@@ -33,18 +32,9 @@ def settings(cluster: Lab, tmp_path: Path) -> Iterator[Settings]:
 @pytest.fixture
 def session(settings: Settings, tmp_path: Path) -> Iterator[Session]:
     """A session that runs, in which Python looks for packages in one folder more."""
-    engine, homes, tokens = engines.engine(settings), engines.homes(settings), engines.tokens(settings)
     image = cluster_images.push("reads", ":", tmp_path)
-    home, more = homes.make(NAME, 300_000), {"PYTHONPATH": MORE}
-    session = Session(NAME, "p", "2026a", image, 300_000, home, tmp_path / "token", SERVER, more)
-    tokens.make(session)
-    engine.create(session)
-    engine.start(session.container)
-    yield session
-    engine.stop(session.container, grace=1)
-    engine.remove(session.container)
-    tokens.forget(NAME)
-    homes.remove(NAME)
+    with running(settings, "read", image, tmp_path, {"PYTHONPATH": MORE}) as session:
+        yield session
 
 
 def test_packages_that_were_installed_by_hand_are_named_with_how_to_install_them_again(

@@ -19,8 +19,7 @@ from flows.sessions.kubernetes import manifests
 from flows.sessions.model import Session
 from tests.support import cluster_images
 from tests.support.cluster import Lab, kubectl
-from tests.support.cluster_images import SERVER
-from tests.support.cluster_moves import give_up_namespace, settings_for_cluster
+from tests.support.cluster_moves import give_up_namespace, running, settings_for_cluster
 from tests.support.scan_contract import ScanContract
 from tests.support.waiting import wait_until
 
@@ -52,19 +51,10 @@ def another(images: tuple[str, str]) -> str:
 
 
 @pytest.fixture
-def session(settings: Settings, engine: Engine, images: tuple[str, str], tmp_path: Path) -> Iterator[Session]:
-    homes, tokens = engines.homes(settings), engines.tokens(settings)
+def session(settings: Settings, images: tuple[str, str], tmp_path: Path) -> Iterator[Session]:
     name = f"scanned-{next(_NUMBERS)}"  # what a scan has found is kept for some hours
-    home = homes.make(name, 300_000)
-    session = Session(name, "p", "2026a", images[0], 300_000, home, tmp_path / "token", SERVER)
-    tokens.make(session)
-    engine.create(session)
-    engine.start(session.container)
-    yield session
-    engine.stop(session.container, grace=1)
-    engine.remove(session.container)
-    tokens.forget(name)
-    homes.remove(name)
+    with running(settings, name, images[0], tmp_path) as session:
+        yield session
 
 
 class TestScansInACluster(ScanContract):

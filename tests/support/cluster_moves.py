@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from flows.catalog.model import Access, Resources
 from flows.core.database import open_database
@@ -19,16 +20,19 @@ from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import FINAL, State
 from flows.migrations.recovery import recover_all
+from flows.sessions import engines
 from flows.sessions.kubernetes import manifests
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Running
+from flows.sessions.model import Running, Session
 from tests.support import cluster_images, variants
 from tests.support.cluster import NAMESPACE, REGISTRY, kubectl
+from tests.support.cluster_images import SERVER
 from tests.support.moving import check_no_gap
 from tests.support.processes import in_a_process
 from tests.support.waiting import wait_until
 
 NAME = "ada"
+_UID = 300_000
 _PROFILE, _RELEASE = "light-minimal-deb12-py311", "2026a"
 _FURNISH = 'mkdir -p "a folder" && echo data >"a folder/data.csv" && echo "x = 1" >work.py && ln -s ../work.py link'
 _FILES = """
@@ -120,6 +124,24 @@ def settings_for_cluster(home: Path, **more: object) -> Settings:
         **more,
     }
     return Settings(home=home, **chosen)  # type: ignore[arg-type]
+
+
+@contextmanager
+def running(
+    settings: Settings, name: str, image: str, folder: Path, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Session]:
+    """A session of an image that runs inside the `with` block, on record nowhere."""
+    engine, homes, tokens = engines.engine(settings), engines.homes(settings), engines.tokens(settings)
+    parts = (name, "p", "2026a", image, _UID, homes.make(name, _UID), folder / "token")
+    session = Session(*parts, SERVER, dict(environment))
+    tokens.make(session)
+    engine.create(session)
+    engine.start(session.container)
+    yield session
+    engine.stop(session.container, grace=1)
+    engine.remove(session.container)
+    tokens.forget(name)
+    homes.remove(name)
 
 
 @contextmanager
