@@ -31,14 +31,12 @@ from tests.support import cluster
 from tests.support.waiting import free_port
 
 MOVES = 12
-# Kubelet waits longer before each new start of a container, up to five minutes: later ones aren't comparable.
-PATCHES = 4
 RATIO = 8.0
 GRACE = 30.0  # seconds, Kubernetes' own default
 _READY, _POD = 120.0, 180.0
 TOKEN = "a-token-of-this-benchmark"
 RECREATED, COLD = "delete the Pod, create it", "refit without a warm start"
-PATCHED = f"patch the Pod's image in place, {PATCHES} times"
+PATCHED = "patch the Pod's image in place"
 KEPT = "refit with a snapshot of the home, copied by a Pod"
 _FIRST_UID = 300_001
 # The lease under which all of it is done, and the name of its snapshots.
@@ -51,11 +49,15 @@ Way = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Site:
-    """A cluster with the images of a lab, and the gateway in front of its sessions."""
+    """A cluster with the images of a lab, and the gateway in front of its sessions.
+
+    Sessions start on the first of the images. Each move is onto another one, as moves are: kubelet waits longer before
+    each new start of a container with the same image, up to five minutes.
+    """
 
     lab: Lab
     options: ClusterOptions
-    images: tuple[str, str]
+    images: tuple[str, ...]
 
     @property
     def gateway(self) -> Gateway:
@@ -98,12 +100,10 @@ def run() -> list[Row]:
         }
         names = ("warm", "recreated", "patched", "cold", "kept")
         seconds: dict[str, list[float]] = {name: [] for name in ways}
-        for number in range(MOVES):  # in turn, so that what else the machine does is everybody's burden
+        for image in site.images[1:]:  # in turn, so that what else the machine does is everybody's burden
             for (name, update), session in zip(ways.items(), names, strict=True):
-                if name == PATCHED and number >= PATCHES:
-                    continue
                 with client(site.gateway.url(routes.path(session)), TOKEN) as somebody:
-                    update(site.images[(number + 1) % 2])
+                    update(image)
                     seconds[name].append(somebody.away())
     return rows(seconds.pop("refit"), seconds)
 
@@ -128,10 +128,10 @@ def _site() -> Iterator[Site]:
         cluster.running(),
         cluster.registry(Path(folder)),
     ):
-        digests = (sessions.origin, sessions.image("the next"))
-        for tag, digest in zip(("one", "two"), digests, strict=True):
+        digests = (sessions.origin, *(sessions.image(f"move {number}") for number in range(MOVES)))
+        for number, digest in enumerate(digests):
             source = f"docker://{sessions.settings.registry_host}/{sessions.settings.repository}@{digest}"
-            if cluster.copy_image(source, tag, Path(folder)) != digest:
+            if cluster.copy_image(source, f"image-{number}", Path(folder)) != digest:
                 raise SystemExit(f"{digest} has another digest in the registry of the cluster")
         options = ClusterOptions(
             cluster.REGISTRY,
@@ -139,7 +139,11 @@ def _site() -> Iterator[Site]:
             namespace=cluster.NAMESPACE,
             node_selector={"kubernetes.io/hostname": NODE},
         )
-        yield Site(sessions, options, digests)
+        site = Site(sessions, options, digests)
+        engine = Kubernetes(options, site.configuration, site.gateway)
+        for digest in digests:
+            engine.pull(digest)
+        yield site
 
 
 def _by_refit(site: Site, first: Session, *, warm: bool, snapshots: bool = False) -> Way:
@@ -177,8 +181,6 @@ def _by_refit(site: Site, first: Session, *, warm: bool, snapshots: bool = False
 
     engine.create(first)
     start(first)
-    for image in site.images:
-        engine.pull(image)
     return under_a_lease
 
 

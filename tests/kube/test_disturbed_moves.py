@@ -44,6 +44,11 @@ def pod_of(scene: ClusterScene) -> str:
     return pod
 
 
+def state_of(scene: ClusterScene) -> tuple[object, str, str]:
+    """The files of the home, the image of the session, and the one that it will move to."""
+    return scene.files(), scene.sessions.store.session(NAME).image, scene.renewed(scene.other)
+
+
 def slot_of(scene: ClusterScene, generation: int) -> str:
     """The slot in which a generation runs."""
     annotations = json.loads(kubectl("get", pod_of(scene), "-o", "json"))["metadata"]["annotations"]
@@ -58,11 +63,11 @@ def look_once(scene: ClusterScene) -> None:
     drains.lost.wait()
 
 
-def move_disturbed(scene: ClusterScene, step: str, phase: Phase, disturb: Callable[[], object]) -> State:
-    """Move to the other image, disturb that, and let whoever comes afterwards see to what is left; how it ended."""
+def move_disturbed(scene: ClusterScene, image: str, step: str, phase: Phase, disturb: Callable[[], object]) -> State:
+    """Move to an image, disturb that, and let whoever comes afterwards see to what is left; how it ended."""
     journal = DisturbedJournal(scene.settings, step, phase, disturb)
     result = MoveExecutor(scene.settings, Sessions.open(scene.settings), journal).carry_out(
-        to(scene.sessions, NAME, scene.other)
+        to(scene.sessions, NAME, image)
     )
     assert journal.disturbed, result
     if isinstance(thread := disturb.__dict__.get("thread"), Thread):
@@ -121,62 +126,66 @@ MOMENTS = [
 
 @pytest.mark.parametrize(("step", "phase"), MOMENTS)
 def test_somebody_deletes_its_pod(scene: ClusterScene, step: StepName, phase: Phase) -> None:
-    files, before, after = scene.files(), scene.sessions.store.session(NAME).image, scene.other
+    files, before, after = state_of(scene)
     pod = pod_of(scene)
-    state = move_disturbed(scene, step, phase, lambda: kubectl("delete", pod, "--grace-period=1"))
+    state = move_disturbed(scene, after, step, phase, lambda: kubectl("delete", pod, "--grace-period=1"))
     check(scene, state, files, before, after)
 
 
 @pytest.mark.parametrize(("step", "phase"), [(StepName.create, Phase.done), (StepName.start, Phase.done)])
 def test_kubelet_evicts_its_pod(scene: ClusterScene, step: StepName, phase: Phase) -> None:
-    files, before, after = scene.files(), scene.sessions.store.session(NAME).image, scene.other
+    files, before, after = state_of(scene)
     pod = pod_of(scene)
-    state = move_disturbed(scene, step, phase, lambda: cluster_faults.evict(pod, "a"))
+    state = move_disturbed(scene, after, step, phase, lambda: cluster_faults.evict(pod, "a"))
     check(scene, state, files, before, after)
 
 
 def test_its_new_program_is_killed_as_for_want_of_memory(scene: ClusterScene) -> None:
-    files, before, after = scene.files(), scene.sessions.store.session(NAME).image, scene.other
+    files, before, after = state_of(scene)
     generation = scene.sessions.store.session(NAME).generation + 1
 
     def kill() -> None:
         with suppress(subprocess.CalledProcessError):  # the shell that kills is killed as well
             kubectl("exec", pod_of(scene), "-c", slot_of(scene, generation), "--", "sh", "-c", "kill -KILL -1")
 
-    state = move_disturbed(scene, StepName.start, Phase.done, kill)
+    state = move_disturbed(scene, after, StepName.start, Phase.done, kill)
     assert state is State.rolled_back
     check(scene, state, files, before, after)
 
 
 @pytest.mark.parametrize(("step", "phase"), MOMENTS)
 def test_somebody_patches_the_image_of_a_slot(scene: ClusterScene, step: StepName, phase: Phase) -> None:
-    files, before, after = scene.files(), scene.sessions.store.session(NAME).image, scene.other
+    files, before, after = state_of(scene)
     pod = pod_of(scene)
     image = kubectl("get", pod, "-o", "jsonpath={.spec.containers[0].image}").rpartition("@")[0]
     state = move_disturbed(
-        scene, step, phase, lambda: kubectl("set", "image", pod, f"a={image}@{scene.bad}", f"b={image}@{scene.bad}")
+        scene,
+        after,
+        step,
+        phase,
+        lambda: kubectl("set", "image", pod, f"a={image}@{scene.bad}", f"b={image}@{scene.bad}"),
     )
     check(scene, state, files, before, after)
 
 
 @pytest.mark.parametrize(("step", "phase"), MOMENTS)
 def test_the_api_server_is_killed(scene: ClusterScene, step: StepName, phase: Phase) -> None:
-    files, before, after = scene.files(), scene.sessions.store.session(NAME).image, scene.other
+    files, before, after = state_of(scene)
 
     def kill() -> None:
         kill.__dict__["thread"] = cluster_faults.kill_api_server(away=3)
 
-    state = move_disturbed(scene, step, phase, kill)
+    state = move_disturbed(scene, after, step, phase, kill)
     check(scene, state, files, before, after)
 
 
 @pytest.mark.parametrize(("step", "phase"), [(StepName.create, Phase.intent), (StepName.stop, Phase.intent)])
 def test_a_kubelet_is_killed(scene: ClusterScene, step: StepName, phase: Phase) -> None:
-    files, before, after = scene.files(), scene.sessions.store.session(NAME).image, scene.other
+    files, before, after = state_of(scene)
     node = kubectl("get", pod_of(scene), "-o", "jsonpath={.spec.nodeName}")
 
     def kill() -> None:
         kill.__dict__["thread"] = cluster_faults.kill_kubelet(node, away=3)
 
-    state = move_disturbed(scene, step, phase, kill)
+    state = move_disturbed(scene, after, step, phase, kill)
     check(scene, state, files, before, after)

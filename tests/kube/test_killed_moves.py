@@ -30,7 +30,7 @@ def scene(
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("step", FORWARD)
 def test_killed_on_the_way(scene: ClusterScene, step: StepName, phase: Phase) -> None:
-    files, image = scene.files(), scene.other
+    files, image = scene.files(), scene.renewed(scene.other)
     move_until_killed(scene.settings, to(scene.sessions, NAME, image), step, phase)
     scene.resume()
     scene.check(State.cleaned, image, files)
@@ -41,7 +41,7 @@ def test_killed_on_the_way(scene: ClusterScene, step: StepName, phase: Phase) ->
 @pytest.mark.parametrize("step", BACKWARD)
 def test_killed_on_the_way_back(scene: ClusterScene, step: StepName, phase: Phase) -> None:
     files, image = scene.files(), scene.sessions.store.session(NAME).image
-    move_until_killed(scene.settings, to(scene.sessions, NAME, scene.bad), step, phase)
+    move_until_killed(scene.settings, to(scene.sessions, NAME, scene.renewed(scene.bad)), step, phase)
     scene.resume()
     scene.check(State.rolled_back, image, files)
     assert scene.was_interrupted()

@@ -124,7 +124,8 @@ def registry(folder: Path) -> Iterator[None]:
     config = folder / "registry.yml"
     storage = {"filesystem": {"rootdirectory": str(folder / "images")}, "delete": {"enabled": True}}
     config.write_text(yaml.safe_dump({"version": 0.1, "storage": storage, "http": {"addr": REGISTRY}}))
-    process = subprocess.Popen(["docker-registry", "serve", config], stderr=subprocess.DEVNULL)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(["docker-registry", "serve", config], **quiet)
     try:
         wait_until(_answers)
         yield

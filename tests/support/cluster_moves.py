@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from tests.support.waiting import wait_until
 
 NAME = "ada"
 _UID = 300_000
+_numbers = itertools.count(1)
 _PROFILE, _RELEASE = "light-minimal-deb12-py311", "2026a"
 _FURNISH = 'mkdir -p "a folder" && echo data >"a folder/data.csv" && echo "x = 1" >work.py && ln -s ../work.py link'
 _FILES = """
@@ -66,9 +68,17 @@ class ClusterScene:
 
     @property
     def other(self) -> str:
-        """The good image that the session is not on."""
-        (image,) = {*self.good} - {self.sessions.store.session(NAME).image}
-        return image
+        """A good image that the session is not on."""
+        now = self.sessions.store.session(NAME).image
+        return next(image for image in self.good if image != now)
+
+    def renewed(self, image: str) -> str:
+        """An image of its own that is the given one but for a label.
+
+        Kubelet waits longer before each new start of a container with the same image, up to five minutes.
+        """
+        registry, repository = Registry(self.settings), self.settings.repository
+        return variants.variant(self.settings, registry, image, repository, f"renewed {next(_numbers)}")
 
     def files(self) -> object:
         """Every file of the home with what must survive."""

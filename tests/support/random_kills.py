@@ -73,7 +73,7 @@ class Killer:
         if bad not in self._seconds:
             self._seconds[bad] = self._measured(bad)
         files, before = scene.files(), scene.journal.latest()[NAME].id
-        decision = to(scene.sessions, NAME, scene.bad if bad else scene.other)
+        decision = to(scene.sessions, NAME, scene.renewed(scene.bad if bad else scene.other))
         self._kill(lambda: MoveExecutor.open(scene.settings).carry_out(decision), bad)
         while scene.journal.unfinished() and self._lot.randrange(_KILLED_AGAIN) == 0:
             self._kill(lambda: recover_all(MoveExecutor.open(scene.settings)), bad)
@@ -83,7 +83,8 @@ class Killer:
     def _measured(self, bad: bool) -> float:
         """Seconds that such a move takes by itself."""
         scene, files, began = self._scene, self._scene.files(), time.monotonic()
-        carry_out(MoveExecutor.open(scene.settings), to(scene.sessions, NAME, scene.bad if bad else scene.other))
+        image = scene.renewed(scene.bad if bad else scene.other)
+        carry_out(MoveExecutor.open(scene.settings), to(scene.sessions, NAME, image))
         seconds = time.monotonic() - began
         self._lines[bad] = len(scene.journal.entries(scene.journal.latest()[NAME]))
         self._check(files, "", bad)

@@ -38,8 +38,9 @@ from flows.sessions.kubernetes.streams import Program, ProgramEnded, begun_by_a_
 
 _PAGE = 500  # objects of one answer
 _STREAM_SECONDS = 120.0  # a server that follows tells at least once in a minute that nothing happens
-# A connection to a program in a Pod: in it, a kubelet is restarted, or an answer lost.
-_CONNECT_SECONDS = 20.0
+# A connection to a program in a Pod: in it, a kubelet is restarted. A machine that is busy with hundreds of moves may
+# need most of it for one handshake. Of those that begin together, each is done sooner if few are under way.
+_CONNECT_SECONDS, _HANDSHAKES = 20.0, 32
 # For each question about one session, the server reads the objects of all: labels are no index. Where nobody follows,
 # as when the server is just back, hundreds of moves would ask together for what the follower is about to know.
 # Nobody waits for the answers of others for longer: people may be kept waiting meanwhile.
@@ -55,7 +56,7 @@ class Cluster(ApiServer):
         super().__init__(options)
         self._is_ours = False
         self.follower = Follower(self)
-        self._questions = BoundedSemaphore(_QUESTIONS)
+        self._questions, self._handshakes = BoundedSemaphore(_QUESTIONS), BoundedSemaphore(_HANDSHAKES)
 
     def _check(self) -> None:
         """Let nobody act who has lost the lease, or in whose namespace another Refit has its sessions.
@@ -137,13 +138,9 @@ class Cluster(ApiServer):
         followed: Sequence[_Done] | None = self.follower.of(resource, session)
         if followed is not None:
             return followed
-        has_place = self._questions.acquire(timeout=_QUEUE_SECONDS)
-        try:
+        with _place(self._questions):
             followed = self.follower.of(resource, session)
             return self.each(resource, read, **{SESSION: session, KIND: kind}) if followed is None else followed
-        finally:
-            if has_place:
-                self._questions.release()
 
     def find(self, resource: str, name: str) -> dict[str, Any] | None:
         """One object; none: there is no such.
@@ -337,10 +334,12 @@ class Cluster(ApiServer):
         """A connection to a shell that waits for its first line: one that gets none has done nothing yet."""
         params = {"command": list(argv), "container": container, "stdout": "1", "stderr": "1", "stdin": "1"}
         request = self._http.build_request("GET", f"{self._path('pods', pod)}/exec", params=params)
+        auth, verify = self._parameters["auth"], self._parameters["verify"]
 
         def attempt() -> Connection:
             try:
-                return socket(request, self._parameters["auth"], self._parameters["verify"])
+                with _place(self._handshakes):
+                    return socket(request, auth, verify, max(1.0, deadline - time.monotonic()))
             except InvalidStatus as error:
                 told = Answer.read(error.response.status_code, bytes(error.response.body or b""))
                 refused = self._refusal(told, Right("pods/exec", "get"))
@@ -352,6 +351,7 @@ class Cluster(ApiServer):
             except (InvalidMessage, ConnectionResetError) as error:  # closed without an answer
                 raise Outage from error
 
+        deadline = time.monotonic() + _CONNECT_SECONDS
         try:
             return retry(attempt, (Outage, TimeoutError), seconds=_CONNECT_SECONDS, pause=OUTAGE_PAUSE_SECONDS)
         except Outage as outage:
@@ -370,6 +370,17 @@ class Cluster(ApiServer):
         told = dict(self._checked(answer, verb, resource).json())
         self.follower.saw(resource, told)
         return told
+
+
+@contextmanager
+def _place(places: BoundedSemaphore) -> Iterator[None]:
+    """One of so many places in which something is done at the same time; after some seconds, it is done without."""
+    has_place = places.acquire(timeout=_QUEUE_SECONDS)
+    try:
+        yield
+    finally:
+        if has_place:
+            places.release()
 
 
 def _selector(labels: Mapping[str, str]) -> str:

@@ -20,8 +20,6 @@ _INPUT, _OUTPUT, _ERRORS, _STATUS = range(4)
 _TAIL = 2000
 # Newer servers also speak v5, which adds nothing but the end of an input: `slot write` is told its length.
 _PROTOCOL = Subprotocol("v4.channel.k8s.io")
-# An API server was seen to lose its answer to a handshake, once in dozens, before TLS had one thread at a time.
-_HANDSHAKE_SECONDS = 8.0
 # Bytes of one message; the API server's are a few dozen kilobytes at most.
 _MESSAGE = 1 << 20
 # The protocol can't end an input, so that the length of it comes first, in a line. Nothing begins before that line.
@@ -105,8 +103,19 @@ class ProgramEnded(ClusterError):
         self.code = code
 
 
-def socket(request: httpx2.Request, auth: httpx2.Auth | None, verify: ssl.SSLContext) -> Connection:
-    """A websocket with the credentials and certificates of other requests; a thread of its own reads from it."""
+def socket(request: httpx2.Request, auth: httpx2.Auth | None, verify: ssl.SSLContext, seconds: float) -> Connection:
+    """A websocket with the credentials and certificates of other requests; a thread of its own reads from it.
+
+    Args:
+        request: the one that a websocket is asked for with.
+        auth: adds credentials to it; none: it needs none.
+        verify: the certificates.
+        seconds: for which the handshake may last.
+
+    Raises:
+        TimeoutError: it lasts longer.
+        InvalidHandshake: the server refuses.
+    """
     if auth:
         request = next(auth.sync_auth_flow(request))
     headers = {name: value for name, value in request.headers.items() if name == "authorization"}
@@ -115,7 +124,7 @@ def socket(request: httpx2.Request, auth: httpx2.Auth | None, verify: ssl.SSLCon
         ssl=cast("ssl.SSLContext", OneAtATime(verify)),  # of which nothing else is asked there
         additional_headers=headers,
         subprotocols=[_PROTOCOL],
-        open_timeout=_HANDSHAKE_SECONDS,
+        open_timeout=seconds,
         close_timeout=1,
         max_size=_MESSAGE,
         # Its tables take more memory than all else of a connection, of which hundreds are open. No kubelet has it.

@@ -165,7 +165,7 @@ def test_messages_of_programs_in_pods_are_not_compressed(authority: Authority) -
     server, client = contexts(authority)
     with (
         echoing(server, subprotocols=["v4.channel.k8s.io"]) as port,
-        streams.socket(httpx2.Request("GET", f"https://localhost:{port}/exec"), None, client) as socket,
+        streams.socket(httpx2.Request("GET", f"https://localhost:{port}/exec"), None, client, PATIENCE) as socket,
     ):
         socket.send(LOTS[:1000])
         assert socket.recv(timeout=PATIENCE) == LOTS[:1000]
