@@ -148,6 +148,7 @@ def _site() -> Iterator[Site]:
 
 def _by_refit(site: Site, first: Session, *, warm: bool, snapshots: bool = False) -> Way:
     """The steps of a move that engine and homes carry out, in the order of `move_steps.STEPS`."""
+    first = replace(first, late_home=warm)
     engine, now = Kubernetes(site.options, site.configuration, site.gateway), [first]
     homes = ClusterHomes(Cluster(replace(site.options, snapshots=Snapshots.auto)))
 

@@ -33,6 +33,7 @@ class Memory:
         self.pods: dict[str, dict[str, Any]] = {}
         self.begun = list[list[str]]()
         self.refuses, self.ended, self.listed = "", "", 0
+        self.code = -1  # of the call in whose middle a container ends
         self.is_full, self.options = False, OPTIONS
         self.templates: dict[str, dict[str, Any]] = {}
         self.drops_claims, self.claims_are_made, self.events = False, True, list[dict[str, Any]]()
@@ -148,7 +149,7 @@ class Memory:
             raise ProgramEnded("It doesn't.", why="", code=75)
         if words[0] == self.ended:
             self.ended, self.ids = "", self.restarted
-            raise ProgramEnded("It could not be run.", why="no running task found", code=-1)
+            raise ProgramEnded("It could not be run.", why="no running task found", code=self.code)
         if words[0] == "run-next" and self.restarted and words[5] == "ask":
             self.ids, self.restarted = self.restarted, {}  # kubelet tells of it a moment later
             yield SimpleNamespace(output=lambda limit, most: iter([b"7\n"]))

@@ -21,7 +21,6 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.core.settings.cluster import ClusterSettings, Snapshots
 from flows.core.settings.policy import RolloutPolicy, Unavailable
-from flows.core.threads import share_memory
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision
@@ -38,6 +37,7 @@ from flows.sessions.model import HomeRef, Running, Session
 from flows.sessions.store import Store
 from tests.support import hollow_images
 from tests.support.cluster_moves import settings_for_cluster
+from tests.support.processes import in_a_process
 from tests.support.simulated_nodes import first_id
 
 PROFILE, RELEASE, NAMESPACE = "light-minimal-deb12-py311", "2026a", "refit-scale"
@@ -156,16 +156,25 @@ _ALL = Unavailable(rollout=None, host=None)
 
 
 def crowd(settings: Settings, number: int, nodes: int) -> Crowd:
-    """Make so many sessions that run, as if each had been started by Refit."""
-    share_memory()  # as the engine does, which comes after these threads here
+    """Make so many sessions that run, as if each had been started by Refit, in a process of its own: the memory that
+    this takes is not that of their moves.
+    """
     one, two = (hollow_images.push(settings, word, _LABELS) for word in ("one", "two"))
+    names = tuple(f"person-{n:05}" for n in range(number))
+    maker = in_a_process(lambda: _make(settings, names, one, nodes))
+    maker.join()
+    assert maker.exitcode == 0
+    return Crowd(settings, names, (one, two))
+
+
+def _make(settings: Settings, names: Sequence[str], image: str, nodes: int) -> None:
+    """Make the sessions of these names, each with a Pod on one of so many nodes and a record that say that it runs."""
     options = ownership.options(settings)
     cluster, text = Cluster(options), Path(manifests.__file__).with_name("slot.sh").read_text(encoding="utf-8")
     cluster.create("configmaps", manifests.scripts(options, text))
     script, store = manifests.scripts_name(text), Store(open_database(settings.database))
-    names = tuple(f"person-{n:05}" for n in range(number))
     sessions = [
-        Session(name, PROFILE, RELEASE, one, _FIRST_UID + n, HomeRef(manifests.claim(name)), Path("token"), _ACCESS)
+        Session(name, PROFILE, RELEASE, image, _FIRST_UID + n, HomeRef(manifests.claim(name)), Path("token"), _ACCESS)
         for n, name in enumerate(names)
     ]
 
@@ -179,8 +188,6 @@ def crowd(settings: Settings, number: int, nodes: int) -> Crowd:
         list(pool.map(make, enumerate(sessions)))
     for session in sessions:
         store.bring_back(replace(session, late_home=True), should_run=True)
-    cluster.close()
-    return Crowd(settings, names, (one, two))
 
 
 def _record(session: Session, options: ClusterOptions) -> dict[str, Any]:

@@ -218,21 +218,31 @@ class Placement:
             raise
 
     def prepare(self, session: Session) -> None:
-        """Let a generation have another Pod, with its image there, if its session has to leave its node, or if it runs
-        and gets other GPUs.
+        """Let a generation have its place before anybody is stopped, if its session runs: a slot with its image, unless
+        it is warmed there, or another Pod, if its session has to leave its node or gets other GPUs.
+
+        Raises:
+            ClusterError: no node takes it, or its image doesn't begin there.
+        """
+        closed = self.closed()
+        if session.late_home and not (closed or session.devices):
+            return
+        self.vacate(session.name)
+        pods = [pod for pod in self.pods(session.name) if not (pod.ending or pod.over)]
+        if any(slot.opened == session.generation for pod in pods for slot in pod.slots):
+            return
+        leaves = bool(pods) and all(pod.node in closed for pod in pods)
+        if leaves or _gets_devices(session, pods):
+            self._prepare_pod(session, leaves)
+        elif not session.late_home and (place := self._find_place(session, pods)) and not place[0].idle:
+            self.place(session)  # kubelet needs seconds to replace a container
+
+    def _prepare_pod(self, session: Session, leaves: bool) -> None:
+        """Let a generation have a Pod of its own on a node, with its image there.
 
         Raises:
             ClusterError: no node takes it.
         """
-        closed = self.closed()
-        if not (closed or session.devices):
-            return
-        self.vacate(session.name)
-        pods = [pod for pod in self.pods(session.name) if not (pod.ending or pod.over)]
-        runs = any(slot.opened == session.generation for pod in pods for slot in pod.slots)
-        leaves = bool(pods) and all(pod.node in closed for pod in pods)
-        if runs or not (leaves or _gets_devices(session, pods)):
-            return
         name = self._make(session)
         try:
             self._cluster.wait("pods", name, _has_node, _SCHEDULED_SECONDS, f"No node takes {name}")

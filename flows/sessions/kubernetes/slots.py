@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,6 +24,7 @@ _SLOT = ("/bin/sh", "/run/refit/bin/slot")
 _QUICK = 60.0
 _REPEATED = 3
 _REFUSED = 75  # EX_TEMPFAIL of sysexits.h, by which the program of a slot says that it doesn't
+_KILLED = 128 + signal.SIGKILL  # the code of a call in a container that has ended meanwhile
 # Seconds in which kubelet tells the API server that a container has ended.
 _KUBELET_SECONDS = 10.0
 
@@ -59,6 +61,8 @@ class Slots:
             try:
                 answer = self.call(pod.name, slot.name, *words, stdin=program, limit=_QUICK * (1 + wait))
             except ProgramEnded as error:
+                if not late and self._has_ended_with(error, pod.name, slot):
+                    return  # it began, as far as anybody knows: its logs say why it has ended
                 if error.code >= 0:
                     raise  # else there is no container just now
             else:
@@ -89,12 +93,13 @@ class Slots:
         try:
             self.call(pod.name, slot.name, "open", str(session.generation), str(fence.number()))
         except ProgramEnded as error:
-            if error.code != _REFUSED:
+            if error.code == _REFUSED:
+                # It may have ended a moment ago: the next process must be known as that of the container to come.
+                with suppress(StillWaiting):
+                    self._await_end_of(pod.name, slot)
+                return False
+            if not self._has_ended_with(error, pod.name, slot):
                 raise
-            # It may have ended a moment ago: the next process must be known as the program of the container to come.
-            with suppress(StillWaiting):
-                self._await_end_of(pod.name, slot)
-            return False
         self.annotate(pod.name, {f"{OPENED}{slot.name}": opened(session.generation, slot.container, started=now())})
         return True
 
@@ -116,6 +121,16 @@ class Slots:
         left = self.annotate(pod.name, {f"{OPENED}{slot.name}": told})
         if told:
             self._cluster.follower.changed("pods", left)
+
+    def _has_ended_with(self, error: ProgramEnded, pod: str, slot: Slot) -> bool:
+        """Whether a call was killed because the container has ended, as where a program ends as soon as it begins."""
+        if error.code != _KILLED:
+            return False
+        try:
+            self._await_end_of(pod, slot)
+        except StillWaiting:
+            return False
+        return True
 
     def _await_end_of(self, pod: str, slot: Slot) -> None:
         """Wait for kubelet to say that a slot's container has ended.

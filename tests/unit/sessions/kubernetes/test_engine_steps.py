@@ -51,6 +51,38 @@ def test_a_generation_that_waits_no_more_and_is_started_cold_has_the_home(server
         engine.start(SESSION.container)
 
 
+def test_a_session_without_a_warm_start_is_not_stopped_before_its_next_slot_has_the_image(
+    server: Memory, engine: Kubernetes
+) -> None:
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    engine.create(AFTER)
+    (pod,) = server.pods.values()
+    assert [each["image"] for each in pod["spec"]["containers"]] == [OLD, NEW]
+    assert server.seen() == {1: (Running.running, False), 2: (Running.created, False)} and not server.begun
+    engine.stop(SESSION.container, grace=1)
+    engine.start(AFTER.container)
+    assert server.begun[-1][2:4] == ["start", "2"] and server.seen()[2] == (Running.running, False)
+
+
+def test_its_slot_is_free_again_where_it_is_not_stopped_after_all(server: Memory, engine: Kubernetes) -> None:
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    engine.create(AFTER)
+    engine.remove(AFTER.container)
+    (pod,) = server.pods.values()
+    assert f"{manifests.PLACED}b" not in pod["metadata"]["annotations"]
+    assert server.seen() == {1: (Running.running, False)}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["stopped", "warmed"])
+def test_nothing_is_prepared_for_one_that_is_stopped_or_warmed(server: Memory, engine: Kubernetes, late: bool) -> None:
+    before, after = (replace(each, late_home=late) for each in (SESSION, AFTER))
+    server.records = {each.container: manifests.record(each, OPTIONS, ran=True) for each in (before, after)}
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD) if late else {f"{manifests.PLACED}a": "1"}, before)
+    engine.create(after)
+    (pod,) = server.pods.values()
+    assert NEW not in [each["image"] for each in pod["spec"]["containers"]]
+
+
 def test_a_home_leaves_one_node_before_it_is_waited_for_on_another(server: Memory, engine: Kubernetes) -> None:
     server.pod("refit-ada-1", "old", {f"{manifests.PLACED}a": "1"})
     server.pod("refit-ada-2", "new", {f"{manifests.PLACED}a": "2"})
@@ -101,6 +133,37 @@ def test_a_program_whose_container_has_just_ended_begins_in_the_next_one(
     engine.start(SESSION.container)
     assert server.begun[-1][2:6] == ["start", "1", "0", "sure"]
     assert server.seen()[1] == (Running.running, False)
+
+
+def test_a_program_that_ends_as_soon_as_it_begins_has_begun(server: Memory, engine: Kubernetes) -> None:
+    server.ids = {"a": "the first"}
+    server.pod("refit-ada-1", "n", slot("a", 1, "the first"))
+    server.restarted, server.ended, server.code = {"a": "another"}, "run-next", 137
+    engine.start(SESSION.container)
+    assert server.seen()[1] == (Running.stopped, False) and server.begun == [["state"]]
+
+
+def test_one_that_ends_as_soon_as_it_has_its_home_had_it(server: Memory, engine: Kubernetes) -> None:
+    server.pod("refit-ada-1", "n", {f"{manifests.PLACED}a": "1", **slot("b", 2, "", late=True)})
+    server.pods["refit-ada-1"]["spec"]["containers"][1]["image"] = NEW
+    server.tend()
+    server.restarted, server.ended, server.code = {"b": "another"}, "open", 137
+    engine.start(AFTER.container)
+    assert server.seen()[2] == (Running.stopped, False) and not server.begun
+
+
+def test_one_that_ends_while_it_is_warmed_is_no_warm_one(server: Memory, engine: Kubernetes) -> None:
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    server.restarted, server.ended, server.code = {"b": "another"}, "run-next", 137
+    with pytest.raises(RefitError):
+        engine.warm(AFTER)
+
+
+def test_a_call_that_was_killed_alone_has_failed(server: Memory, engine: Kubernetes) -> None:
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    server.restarted, server.ended, server.code = {"a": OLD}, "run-next", 137
+    with pytest.raises(RefitError):
+        engine.start(SESSION.container)
 
 
 @pytest.fixture
