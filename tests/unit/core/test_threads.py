@@ -106,10 +106,10 @@ libc.fflush(out)
 """
 
 
-def test_hundreds_of_threads_share_what_two_have_needed() -> None:
+def test_hundreds_of_threads_share_what_one_has_needed() -> None:
     def arenas(*words: str) -> int:
         call = [sys.executable, "-c", _ARENAS, *words]
         return subprocess.run(call, check=True, capture_output=True, text=True).stdout.count("<heap nr=")
 
-    assert arenas("shared") == 2
-    assert arenas() > 2
+    assert arenas("shared") == 1
+    assert arenas() > 1
