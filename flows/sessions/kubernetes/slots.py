@@ -58,16 +58,10 @@ class Slots:
                 self.annotate(pod.name, {f"{OPENED}{slot.name}": told})
             words = ["run-next", str(len(program)), verb, str(session.generation), str(fence.number()), birth]
             words += ["wait"] if wait else []
-            try:
-                answer = self.call(pod.name, slot.name, *words, stdin=program, limit=_QUICK * (1 + wait))
-            except ProgramEnded as error:
-                if not late and self._has_ended_with(error, pod.name, slot):
-                    return  # it began, as far as anybody knows: its logs say why it has ended
-                if error.code >= 0:
-                    raise  # else there is no container just now
-            else:
-                if not (birth := answer.decode().strip()):
-                    return
+            answer = self._run_next(pod, slot, words, program, may_end=not late)
+            if answer == "":
+                return
+            birth = answer or birth
             # Nothing has begun: kubelet puts another container in the place of one that has ended, or did so seconds
             # ago. A program that begins there must be known as that of this container, not of the one before it.
             with suppress(StillWaiting):
@@ -76,6 +70,25 @@ class Slots:
             f"The container {slot.name} of {pod.name} ends again and again.",
             hint=f"see `kubectl describe pod {pod.name}`, and try again.",
         )
+
+    def _run_next(self, pod: SessionPod, slot: Slot, words: Sequence[str], program: bytes, may_end: bool) -> str | None:
+        """Let a program begin in the container of a slot.
+
+        Returns the empty text if it has. It hasn't where kubelet has only just put the container there: then this is
+        what the container says of its start. None: there is no container just now.
+
+        Raises:
+            ProgramEnded: it can't begin, or, unless it may end, has ended with its container.
+        """
+        try:
+            limit = _QUICK * (1 + (words[-1] == "wait"))
+            return self.call(pod.name, slot.name, *words, stdin=program, limit=limit).decode().strip()
+        except ProgramEnded as error:
+            if may_end and self._has_ended_with(error, pod.name, slot):
+                return ""  # as far as anybody knows: its logs say why it has ended
+            if error.code >= 0:
+                raise
+            return None
 
     def has_begun(self, pod: SessionPod, slot: Slot) -> bool:
         """Whether the program that counts as running in a slot does; a Refit may have been killed before it began."""
