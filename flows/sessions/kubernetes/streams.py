@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ _INPUT, _OUTPUT, _ERRORS, _STATUS = range(4)
 _TAIL = 2000
 # Newer servers also speak v5, which adds nothing but the end of an input: `slot write` is told its length.
 _PROTOCOL = Subprotocol("v4.channel.k8s.io")
+# What fails is raised. The library's log alone has bytes that come after the end, with a traceback.
+_UNHEARD = logging.Logger("websockets", logging.CRITICAL)
 # Bytes of one message; the API server's are a few dozen kilobytes at most.
 _MESSAGE = 1 << 20
 # The protocol can't end an input, so that the length of it comes first, in a line. Nothing begins before that line.
@@ -127,6 +130,7 @@ def socket(request: httpx2.Request, auth: httpx2.Auth | None, verify: ssl.SSLCon
         open_timeout=seconds,
         close_timeout=1,
         max_size=_MESSAGE,
+        logger=_UNHEARD,
         # Its tables take more memory than all else of a connection, of which hundreds are open. No kubelet has it.
         compression=None,
         proxy=None,

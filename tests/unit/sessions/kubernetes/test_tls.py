@@ -172,6 +172,22 @@ def test_messages_of_programs_in_pods_are_not_compressed(authority: Authority) -
         assert socket.protocol.extensions == []
 
 
+def test_what_comes_after_the_end_of_a_connection_is_no_error(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, client = contexts(authority)
+    with (
+        echoing(server, subprotocols=["v4.channel.k8s.io"]) as port,
+        streams.socket(httpx2.Request("GET", f"https://localhost:{port}/exec"), None, client, PATIENCE) as socket,
+    ):
+        with socket.protocol_mutex:
+            socket.protocol.receive_eof()  # as `close` does that has waited for a second
+        socket.socket.sendall(b"\x81\x80\0\0\0\0")
+        socket.recv_events_thread.join(PATIENCE)
+        assert not socket.recv_events_thread.is_alive()
+    assert "websockets.client" not in [record.name for record in caplog.records]
+
+
 def test_websockets_talk_through_it(authority: Authority) -> None:
     """By two threads in OpenSSL, one of some hundred connections lost its first request or answer."""
     server, client = contexts(authority)
