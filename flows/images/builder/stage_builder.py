@@ -55,6 +55,9 @@ _NEUTRAL = (
     'install -d -o 0 -g 0 -m 0700 "$1"/var/cache/apt/archives/partial "$1"/var/lib/apt/lists/partial; '
     'for copied in resolv.conf hostname; do rm -f "$1/etc/$copied"; install -m 644 /dev/null "$1/etc/$copied"; done'
 )
+# By another chroot, a step could leave its own, and read the files of its builder, logins and keys among them. The
+# environment of its builder, the kernel shows to nobody who has fewer capabilities.
+_KEPT_IN = ("--cap-drop", "CAP_SYS_CHROOT")
 _PAUSES = (1.0, 4.0)  # seconds, and up to twice that, before what speaks to a registry is tried again
 _FULL = "as much is built here as the machine lets"
 
@@ -136,7 +139,7 @@ class StageBuilder:
                 self._buildah(work, "build", *options, str(context), watcher=watcher, limit=seconds)
             return image.read_text().strip()
         isolation = tools.isolation(self._settings)
-        options += ["--isolation", isolation]
+        options += ["--isolation", isolation, *_KEPT_IN]
         if isolation == "oci":
             oci_runtime = tools.runtime(self._settings)
             options += ["--runtime", tools.program(oci_runtime) or oci_runtime]
