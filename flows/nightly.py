@@ -55,6 +55,7 @@ from flows.releases.night_report import (
     markdown,
 )
 from flows.releases.outcomes import Attempt, ReleaseBuild
+from flows.sessions.engines import is_pod
 
 # How many locks were looked at, what became of those that could have moved, and the releases.
 Part = tuple[int, tuple[LockNews, ...], tuple[ReleaseNight, ...]]
@@ -190,7 +191,12 @@ def _pushed(catalog: Path, night: ReleaseNight) -> ReleaseNight:
 
 
 def refresh_locks(releases: Iterable[Release], recipes: Catalog, run: Run) -> tuple[int, tuple[LockNews, ...]]:
-    """Make the locks anew that could come out otherwise now; how many were looked at, and what became of those."""
+    """Make the locks anew that could come out otherwise now; how many were looked at, and what became of those.
+
+    A Refit that is a Pod looks at none: a lock takes a container, and its catalog is a part of its image.
+    """
+    if is_pod(run.settings):
+        return 0, ()
     overdue = [(release, _overdue(release, recipes.root)) for release in releases]
     try:
         targets = lock_requirements.targets(release for release, why in overdue if not why)
@@ -273,7 +279,7 @@ def _prove(attempt: Attempt, run: Run) -> GraftProof | None:
     """Make one graft again, any of them: the rule is proven in the tests, and held against the world every night."""
     report, graph = attempt.report, attempt.planned.graph
     carried = [stage for stage in report.grafted if has_layer(graph.stages[stage.stage].text)]
-    if not carried:
+    if not carried or is_pod(run.settings):  # a builder would have to make it
         return None
     grafted = random.choice(carried)
     try:

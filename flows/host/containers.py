@@ -116,7 +116,12 @@ def pull(settings: Settings, image: str) -> str:
 
 
 def remove_orphans(settings: Settings) -> tuple[str, ...]:
-    """Remove the one-off containers of processes that were killed; returns their names."""
+    """Remove the one-off containers of processes that were killed; returns their names.
+
+    Where Podman isn't installed, as in a Pod, there are none.
+    """
+    if tools.program("podman") is None:
+        return ()
     listing = [*tools.podman(settings), "ps", "--all", "--filter", f"label={LABEL}", "--format", "json"]
     containers = json.loads(command.run(listing, root=True).stdout or "[]")
     orphans = [entry["Names"][0] for entry in containers if not _lives(entry["Labels"][LABEL])]

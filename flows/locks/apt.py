@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,14 +34,22 @@ def simulate(base: Base, settings: Settings) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory(prefix="refit-resolve-") as folder, trust(settings) as trusted:
         lines = Path(folder) / "sources.list"
         lines.write_text(sources(base.config.suite, settings.debian_mirror))
-        included = [f"--include={','.join(base.packages)}"] if base.packages else []
-        options = ["--mode=root", "--variant=minbase", "--simulate", "--verbose", *included, *trusted]
         try:
-            argv = ["mmdebstrap", *options, base.config.suite, "-", str(lines)]
-            done = command.run(argv, root=True, env=proxy(settings), limit=300)
+            done = command.run(simulation(base, str(lines), trusted), env=proxy(settings), limit=300)
         except command.ProgramFailed as error:
             raise _explained(base, error) from None
     return planned(done.stdout + done.stderr)
+
+
+def simulation(base: Base, sources: str, trusted: Iterable[str]) -> list[str]:
+    """The command that tells what bootstrapping `base` installs, from the mirrors in the file `sources`.
+
+    It installs nothing, so it needs no rights: a Refit in a Pod has none. Where it isn't root, nothing is mounted.
+    """
+    mode = "root" if os.geteuid() == 0 else "chrootless"
+    included = [f"--include={','.join(base.packages)}"] if base.packages else []
+    options = [f"--mode={mode}", "--variant=minbase", "--simulate", "--verbose", *included, *trusted]
+    return ["mmdebstrap", *options, base.config.suite, "-", sources]
 
 
 def sources(suite: str, mirror: str) -> str:

@@ -107,14 +107,15 @@ def closed(
     Args:
         bases: the operating systems to build for.
         pools: system → its work pool.
-        settings: whether this machine builds, or several do.
+        settings: whether this machine builds, several do, or Jobs of a cluster.
         builders: system → the machines that can build for it, where several do.
     """
     reasons: dict[str, str] = {}
+    by_machines = settings.builders and settings.kubernetes.builder_job is None  # Jobs build for any
     for base in bases:
         if base.name in pools and pools[base.name].is_paused:
             reasons[base.name] = "it is paused"
-        elif settings.builders and not builders.get(base.name):
+        elif by_machines and not builders.get(base.name):
             reasons[base.name] = "no machine is there whose worker builds for it"
         elif not settings.builders and (why := obstacle(base.name, template(base), settings)):
             reasons[base.name] = why

@@ -17,6 +17,7 @@ from flows.host import containers
 from flows.images.builder.workspace import recover
 from flows.orchestration import builder_jobs
 from flows.orchestration.queues import machines, pool_of
+from flows.sessions.kubernetes.builder_job import check_shared
 
 DEPLOYMENT = "refit"
 
@@ -61,7 +62,7 @@ def _call_jobs(run: str, systems: tuple[str, ...], settings: Settings) -> dict[s
     Raises:
         RefitError: they could reach nothing of what they share with Refit, or aren't offered.
     """
-    builder_jobs.check_shared(settings)
+    check_shared(settings)
     builder_jobs.Jobs(settings).check()
     with get_client(sync_client=True) as client:
         runs = [

@@ -20,7 +20,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from flows.catalog.model import Catalog, Profile
 from flows.core import progress
 from flows.core.errors import RefitError
-from flows.core.formatting import in_markdown
+from flows.core.formatting import in_markdown, some
 from flows.core.progress import State
 from flows.host import tools
 from flows.images import graph_drawing
@@ -39,11 +39,22 @@ from flows.publishing.published import Published
 from flows.publishing.signatures import Publications
 from flows.releases.outcomes import Attempt, ImageJob, Job, Outcomes, ReleaseBuild, StageJob
 from flows.releases.plan import ReleasePlan, plan_release
-from flows.sessions.engines import image_look
+from flows.sessions.engines import image_look, is_pod
 
 logger = logging.getLogger("refit.build")
 # For Prefect; how many jobs run at once is decided by what the machine has.
 THREADS = cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_workers=64))
+
+
+class NoBuildsHere(RefitError):
+    """Stages are missing, and Refit is a Pod that calls no builders."""
+
+    def __init__(self, missing: Collection[str]) -> None:
+        super().__init__(
+            f"{some(sorted(missing))} can't be built by a Refit that is a Pod.",
+            why="It isn't root, and its Pod may neither mount nor make users.",
+            hint="let Jobs build: `kubernetes.builder_job` and `builders` in settings.yaml (docs/kubernetes.md).",
+        )
 
 
 def due_date() -> datetime.date:
@@ -241,9 +252,15 @@ def _order(planned: ReleasePlan, stages: Mapping[str, Stage], outcomes: Outcomes
 
 @contextmanager
 def _builder(missing: Collection[str], planned: ReleasePlan, run: Run) -> Iterator[Builder | RemoteBuilder]:
-    """The builder of the missing stages: this machine, or machines that are called for it."""
+    """The builder of the missing stages: this machine, or machines that are called for it.
+
+    Raises:
+        RefitError: this is a Pod that calls none, or those that are called can't be had.
+    """
     settings = run.settings
     if not settings.builders or not missing:
+        if missing and is_pod(settings):
+            raise NoBuildsHere(missing)
         yield Builder(settings, run.registry, graft=run.graft)
         return
     chains = ((profile.base.name, planned.graph.tops[profile.stem]) for profile in planned.profiles)

@@ -17,13 +17,14 @@ from flows.core.outside import Bounds, Client
 from flows.core.settings import Settings
 from flows.core.threads import at_once
 from flows.locks.simple_index import login, without_login
-from flows.services.doctor_cluster import cluster
+from flows.services.doctor_cluster import builds, cluster
 from flows.services.doctor_containers import containers, enclosure, ingress, kernel, root, walls
 from flows.services.doctor_findings import Check, Finding
 from flows.services.doctor_home import disk, gateway, home, hub, ports, supervisor
 from flows.services.doctor_others import others
 from flows.services.doctor_programs import jump, pictures, programs, python
 from flows.services.doctor_sessions import aliases, bounds, moves, pool, records
+from flows.sessions import engines
 
 INDEX_SECONDS = 2.5
 
@@ -32,7 +33,8 @@ def examine(settings: Settings, checks: Sequence[Check] = ()) -> tuple[Finding, 
     """All findings of some checks or of all, in their order; under 3 seconds once `host` has found out its facts."""
     chosen = checks or (*NEEDED, pictures, *OWN)
     if settings.in_cluster:
-        chosen = tuple(check for check in chosen if check not in _OF_CONTAINERS)
+        left_out = _OF_CONTAINERS + (_OF_MACHINES if engines.is_pod(settings) else ())
+        chosen = tuple(check for check in chosen if check not in left_out)
     return tuple(chain.from_iterable(at_once(lambda check: tuple(check(settings)), chosen, len(chosen))))
 
 
@@ -81,8 +83,10 @@ def _answer(url: str, ca_bundle: Path | None) -> Finding:
 
 NEEDED: tuple[Check, ...] = (
     *(python, programs, root, containers, kernel, enclosure, ingress, disk, home),
-    *(ports, gateway, hub, jump, walls, index, cluster, others),
+    *(ports, gateway, hub, jump, walls, index, cluster, builds, others),
 )
 OWN: tuple[Check, ...] = (supervisor, pool, bounds, moves, records, aliases)
 # Sessions on Kubernetes need none of these.
 _OF_CONTAINERS: tuple[Check, ...] = (enclosure, ingress, walls, pool, bounds)
+# A Refit that is a Pod itself starts no container and builds nothing.
+_OF_MACHINES: tuple[Check, ...] = (root, containers, kernel)

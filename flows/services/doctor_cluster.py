@@ -6,6 +6,7 @@ Nothing is changed there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any
@@ -18,7 +19,8 @@ from flows.core.settings import Settings
 from flows.services.doctor_findings import Finding
 
 with lazily(globals()):
-    from flows.sessions.kubernetes import isolation, kinds, ownership, refusals, rights
+    from flows.sessions import engines
+    from flows.sessions.kubernetes import builder_job, isolation, kinds, ownership, refusals, rights
     from flows.sessions.kubernetes.cluster import Cluster
     from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
     from flows.sessions.kubernetes.manifests import ClusterOptions
@@ -54,6 +56,35 @@ def cluster(settings: Settings) -> Iterable[Finding]:
         yield Finding("cluster", False, f"{error.what} {error.why}".strip(), error.hint)
     finally:
         cluster.close()
+
+
+def builds(settings: Settings) -> Iterable[Finding]:
+    """Whether Jobs of the cluster can build, where the settings or a Refit without rights of its own want that."""
+    if settings.kubernetes.builder_job is None:
+        if engines.is_pod(settings):
+            yield Finding("builders", True, "none: no stage is built from here; `kubernetes.builder_job` changes that")
+        return
+    try:
+        namespace = str(builder_job.template(settings.kubernetes.builder_job)["metadata"]["namespace"])
+        builder_job.check_shared(settings)
+        cluster = Cluster(replace(ClusterOptions.of(settings), namespace=namespace))
+        try:
+            yield judge_builders(rights.lacking(cluster, rights.OF_BUILDERS), namespace, settings.builders)
+        finally:
+            cluster.close()
+    except RefitError as error:
+        yield Finding("builders", False, f"{error.what} {error.why}".strip(), error.hint)
+
+
+def judge_builders(lacking: Sequence[Right], namespace: str, count: int) -> Finding:
+    """The finding on the rights that Refit lacks in the namespace of builders, and on how many Jobs a build has."""
+    if lacking:
+        role = refusals.role(rights.OF_BUILDERS, namespace)
+        hint = f"`kubectl apply -k deploy/builder`, or apply this role, and bind it to the user that Refit is:\n{role}"
+        return Finding("builders", False, f"missing in {namespace}: {', '.join(map(str, lacking))}", hint)
+    if not count:
+        return Finding("builders", True, "none, because `builders` is 0")
+    return Finding("builders", True, f"{count} for each build, as Jobs in the namespace {namespace}")
 
 
 def _objects(cluster: Cluster, options: ClusterOptions) -> Iterable[Finding]:

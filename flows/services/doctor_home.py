@@ -20,26 +20,30 @@ from flows.services import privacy
 from flows.services.doctor_findings import Finding
 from flows.services.embedded import GATEWAY_PACKAGES
 from flows.services.supervision import kept
+from flows.sessions import engines
 
 FREE_GIGABYTES = 10
+# The home of a Refit that is a Pod: keys, logs, maybe the database.
+_WITHOUT_IMAGES_GIGABYTES = 1
 _EVERY_ADDRESS = {"0.0.0.0", "::"}
 
 
 def disk(settings: Settings) -> Iterable[Finding]:
     """Whether the home has room for images."""
     existing = next(folder for folder in (settings.home, *settings.home.parents) if folder.exists())
-    yield judge_disk(shutil.disk_usage(existing).free, settings.home)
+    needed = _WITHOUT_IMAGES_GIGABYTES if engines.is_pod(settings) else FREE_GIGABYTES
+    yield judge_disk(shutil.disk_usage(existing).free, settings.home, needed)
 
 
-def judge_disk(free: int, home: Path) -> Finding:
-    """Whether so many free bytes are enough."""
+def judge_disk(free: int, home: Path, needed: int = FREE_GIGABYTES) -> Finding:
+    """Whether so many free bytes are enough, where so many gigabytes are needed."""
     hint = "make room, or let REFIT_HOME name a folder on a larger disk."
-    return Finding("disk", free >= FREE_GIGABYTES * 10**9, f"{free / 10**9:.0f} GB are free for {home}", hint)
+    return Finding("disk", free >= needed * 10**9, f"{free / 10**9:.0f} GB are free for {home}", hint)
 
 
 def home(settings: Settings) -> Iterable[Finding]:
     """Whether nobody but its owner looks into the home, or can exchange what is in it."""
-    yield judge_home(settings.home, tuple(privacy.objections(settings.home)))
+    yield judge_home(settings.home, tuple(privacy.objections(settings.home, alone=engines.is_pod(settings))))
 
 
 def judge_home(home: Path, objections: Sequence[str]) -> Finding:

@@ -16,6 +16,7 @@ from flows.core.settings import Settings
 from flows.core.threads import at_once
 from flows.host import jump_enclosure, tools, user_namespace
 from flows.services.doctor_findings import Finding
+from flows.sessions import engines
 
 PYTHON = (3, 11)
 
@@ -60,6 +61,10 @@ PROGRAMS = (
 )
 
 
+# Those that a Refit which is a Pod calls: stages have the versions of the others in their keys.
+_OF_PODS = ("buildah", "mmdebstrap")
+
+
 # Without it there are no pictures of what is built, and nothing else is missing.
 DOT = Program("dot", "draws the stages of a release", apt="graphviz", dnf="graphviz", ask="-V")
 
@@ -76,9 +81,10 @@ def python(_: Settings) -> Iterable[Finding]:
     yield Finding("Python", sys.version_info[:2] == PYTHON, version, "make the virtual environment with Python 3.11.")
 
 
-def programs(_: Settings) -> Iterable[Finding]:
+def programs(settings: Settings) -> Iterable[Finding]:
     """The programs that Refit runs, and their versions."""
-    yield from at_once(lambda program: judge_program(program, _says(program)), PROGRAMS, len(PROGRAMS))
+    needed = [each for each in PROGRAMS if each.name in _OF_PODS] if engines.is_pod(settings) else [*PROGRAMS]
+    yield from at_once(lambda program: judge_program(program, _says(program)), needed, len(needed))
 
 
 def jump(settings: Settings) -> Iterable[Finding]:

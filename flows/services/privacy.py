@@ -53,8 +53,11 @@ def _restrict(path: Path, most: int) -> None:
         command.run(["chmod", f"{mode & most:04o}", "--", path], root=True)
 
 
-def objections(home: Path) -> Iterator[str]:
-    """Why a home isn't its owner's alone, each in words; where there is none yet, the folders above count."""
+def objections(home: Path, *, alone: bool = False) -> Iterator[str]:
+    """Why a home isn't its owner's alone, each in words; where there is none yet, the folders above count.
+
+    Where its owner is `alone`, as in a Pod, nobody is there who could write to these: that of a volume is its group's.
+    """
     me = os.geteuid()
     if home.exists():
         seen = home.stat()
@@ -62,7 +65,7 @@ def objections(home: Path) -> Iterator[str]:
             yield f"{home} belongs to uid {seen.st_uid}"
         if stat.S_IMODE(seen.st_mode) & 0o077:
             yield f"others may look into {home} (mode {stat.S_IMODE(seen.st_mode):04o})"
-    for folder in home.resolve().parents:
+    for folder in () if alone else home.resolve().parents:
         if folder.exists() and (why := _replaceable(folder, me)):
             yield why
 

@@ -89,11 +89,14 @@ def tokens(settings: Settings) -> Tokens:
     return SecretTokens(Cluster(ownership.options(settings))) if settings.in_cluster else FileTokens()
 
 
+def is_pod(settings: Settings) -> bool:
+    """Whether Refit itself is a Pod of the cluster: it has neither Podman nor the rights to build."""
+    return settings.in_cluster and ownership.looking(settings).inside
+
+
 def image_look(settings: Settings) -> Look:
-    """How images are looked at before they are published: in Pods where Refit is one itself, for it has no Podman."""
-    if settings.in_cluster and ownership.looking(settings).inside:
-        return look_in_pods(settings)
-    return ContainerLook()
+    """How images are looked at before they are published: in Pods where Refit is one itself."""
+    return look_in_pods(settings) if is_pod(settings) else ContainerLook()
 
 
 def look_in_pods(settings: Settings) -> Look:

@@ -12,8 +12,7 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from flows.orchestration import builder_jobs
-from flows.sessions.kubernetes import rights
+from flows.sessions.kubernetes import builder_job, rights
 from flows.sessions.kubernetes.refusals import Right
 from tests.support.cluster import FOLDER, Lab
 
@@ -47,7 +46,7 @@ def granted_for_builders() -> set[Right]:
 
 
 def test_jobs_of_builders_need_these_rights() -> None:
-    assert granted_for_builders() == {Right("jobs", verb, "batch") for verb in ("get", "list", "create", "delete")}
+    assert granted_for_builders() == {*rights.OF_BUILDERS}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_the_api_server_takes_all_of_it(cluster: Lab, folder: str, files: list[s
     try:
         told = applied([*kubectl, "apply", "--server-side", "--dry-run=server", "-k", BASE / folder])
         if folder == "builder":
-            job = json.dumps(builder_jobs.manifest(builder_jobs.template(BASE / folder / "job.yaml"), uuid4()))
+            job = json.dumps(builder_job.manifest(builder_job.template(BASE / folder / "job.yaml"), uuid4()))
             # kubectl knows the fields of 1.20 alone; a server drops those that it doesn't know.
             told += applied([*kubectl, "create", "--dry-run=server", "--validate=false", "-f", "-"], job)
     finally:

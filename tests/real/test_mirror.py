@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from flows.catalog import load
 from flows.catalog.model import Base, Catalog
 from flows.core.errors import RefitError
+from flows.core.programs import command
 from flows.core.settings import Settings
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
@@ -23,6 +25,8 @@ from tests.support.certificates import Authority, make_authority
 from tests.support.machine import private_home
 from tests.support.mirror import Way, way_to_debian
 from tests.support.waiting import some_long
+
+NOBODY = 65_534
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +95,20 @@ def test_a_mirror_by_https_with_an_authority_of_its_own(
     assert "ca_bundle" in caught.value.hint
     with pytest.raises(RefitError, match="mirror doesn't answer"):
         apt.simulate(small, unknown)
+
+
+def test_who_is_not_root_resolves_the_same_packages(
+    base_recipe: Base, shared: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(base_recipe, packages=("python3", "tmux"))
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    argv = apt.simulation(small, "-", [])
+    monkeypatch.undo()
+    as_nobody = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--no-new-privs", "--"]
+    lines = apt.sources(small.config.suite, shared.debian_mirror)
+    done = command.run([*as_nobody, *argv], stdin=lines, env={"HOME": "/nowhere", "TMPDIR": "/tmp"})
+    packages = apt.planned(done.stdout + done.stderr)
+    assert packages == system.resolve(small, shared) and len(packages) > 50
 
 
 @pytest.mark.parametrize("way", some_long(["mirror", "proxy"], "mirror"))

@@ -1,4 +1,4 @@
-"""Ways to Debian's archive on loopback: a mirror by https, and a proxy for apt. Both only pass on."""
+"""Ways to Debian's archive from this machine: a mirror by https, and a proxy for apt. Both only pass on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Way:
 
 
 @contextmanager
-def way_to_debian(authority: Authority | None = None) -> Iterator[Way]:
+def way_to_debian(authority: Authority | None = None, address: str = "127.0.0.1") -> Iterator[Way]:
     """Serve what the archive has: by https, if `authority` is given, else by http and as a proxy."""
     way = Way("")
 
@@ -54,7 +54,7 @@ def way_to_debian(authority: Authority | None = None) -> Iterator[Way]:
         context.load_cert_chain(authority.certificate, authority.key)
     with (
         httpx.Client(timeout=60, follow_redirects=True, headers={"Accept-Encoding": "identity"}) as client,
-        serving(Handler, context) as port,
+        serving(Handler, context, address) as port,
     ):
-        way.url = f"{'https' if authority else 'http'}://127.0.0.1:{port}"
+        way.url = f"{'https' if authority else 'http'}://{address}:{port}"
         yield way

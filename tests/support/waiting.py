@@ -105,9 +105,11 @@ def free_span() -> Span:
 
 
 @contextmanager
-def serving(handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Answer requests on loopback with a handler; gives the port."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+def serving(
+    handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None, address: str = "127.0.0.1"
+) -> Iterator[int]:
+    """Answer requests at an address of this machine with a handler; gives the port."""
+    server = ThreadingHTTPServer((address, 0), handler)
     if tls:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = Thread(target=server.serve_forever, args=(0.01,))

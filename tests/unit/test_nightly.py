@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from prefect.logging.loggers import disable_run_logger
 
+from flows import nightly
 from flows.catalog.load import load_catalog
 from flows.core.errors import UnknownName
 from flows.core.programs import command
@@ -112,3 +113,10 @@ def test_what_only_a_person_moves_is_found_in_the_recipes() -> None:
     assert by_hand("vscode", "c9s", "runtime") == [recipes.bases["c9s"].config.image, *npm]
     assert by_hand("rstudio", "deb12") == [recipes.ides["rstudio"].config.downloads["rstudio"].url]
     assert all((recipes.root / name).is_file() for name in by_hand("vscode", "deb12", "runtime"))
+
+
+def test_a_refit_that_is_a_pod_leaves_locks_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nightly, "is_pod", lambda _: True)
+    recipes = load_catalog(ROOT)
+    with opened(Settings(home=tmp_path), DAY) as run:
+        assert nightly.refresh_locks(recipes.releases.values(), recipes, run) == (0, ())

@@ -40,6 +40,8 @@ OF_NOTEBOOKS = (
     *(Right("pods", verb) for verb in ("get", "list", "watch", "delete")),
     *(Right("pods/exec", verb) for verb in ("get", "create")),
 )
+# In the namespace of builders.
+OF_BUILDERS = tuple(Right(kinds.JOBS, verb, GROUPS[kinds.JOBS]) for verb in ("get", "list", "create", "delete"))
 # Of no namespace: without it, Refit sees no drain coming.
 NODES = Right("nodes", "list")
 

@@ -22,6 +22,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.core.settings.cluster import ClusterSettings
 from flows.orchestration import builder_jobs, builder_pod, offered, queues
+from flows.sessions.kubernetes import builder_job
 from flows.sessions.kubernetes.manifests import KIND
 from flows.sessions.kubernetes.refusals import ClusterAway
 from tests.support.waiting import PATIENCE
@@ -30,19 +31,19 @@ TEMPLATE = Path(__file__).parents[3] / "deploy" / "builder" / "job.yaml"
 
 
 def test_a_job_is_the_template_with_a_name_labels_and_its_run() -> None:
-    told, run = builder_jobs.template(TEMPLATE), uuid4()
-    made = builder_jobs.manifest(told, run)
+    told, run = builder_job.template(TEMPLATE), uuid4()
+    made = builder_job.manifest(told, run)
     assert made["metadata"]["name"] == f"refit-builder-{run}" and len(made["metadata"]["name"]) <= 63
     pod = made["spec"]["template"]
     for each in (made, pod):
         assert each["metadata"]["labels"] == {KIND: "builder", "io.refit.run": str(run)}
     (builder,) = pod["spec"]["containers"]
     assert builder["env"][-1] == {"name": "PREFECT__FLOW_RUN_ID", "value": str(run)}
-    assert told == builder_jobs.template(TEMPLATE), "the template itself was changed"
+    assert told == builder_job.template(TEMPLATE), "the template itself was changed"
 
 
 def test_the_template_asks_for_no_more_than_a_user_namespace_needs() -> None:
-    pod = builder_jobs.template(TEMPLATE)["spec"]["template"]["spec"]
+    pod = builder_job.template(TEMPLATE)["spec"]["template"]["spec"]
     (builder,) = pod["containers"]
     security = builder["securityContext"]
     assert security["capabilities"] == {"drop": ["ALL"], "add": ["SETUID", "SETGID", "SETFCAP"]}
@@ -74,19 +75,19 @@ def test_builders_run_a_flow_that_is_on_offer_in_a_pool_of_no_operating_system()
 )
 def test_a_file_that_is_no_job_of_a_builder_is_refused(tmp_path: Path, spoilt: dict[str, Any]) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text(yaml.safe_dump({**builder_jobs.template(TEMPLATE), **spoilt}))
+    file.write_text(yaml.safe_dump({**builder_job.template(TEMPLATE), **spoilt}))
     with pytest.raises(RefitError, match="has no Job of a builder"):
-        builder_jobs.template(file)
+        builder_job.template(file)
 
 
 def test_what_a_template_leaves_empty_counts_as_left_out(tmp_path: Path) -> None:
-    told, run = builder_jobs.template(TEMPLATE), uuid4()
+    told, run = builder_job.template(TEMPLATE), uuid4()
     told["metadata"]["labels"] = told["spec"]["template"]["metadata"] = None
     (builder,) = told["spec"]["template"]["spec"]["containers"]
     builder["env"] = None
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(told))
-    made = builder_jobs.manifest(builder_jobs.template(file), run)
+    made = builder_job.manifest(builder_job.template(file), run)
     assert made["spec"]["template"]["metadata"]["labels"] == {KIND: "builder", "io.refit.run": str(run)}
     assert len(made["spec"]["template"]["spec"]["containers"][0]["env"]) == 1
 
@@ -97,7 +98,7 @@ def test_a_file_that_cant_be_read_is_named(tmp_path: Path, content: bytes | None
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(RefitError, match=r"job\.yaml can't be read"):
-        builder_jobs.template(file)
+        builder_job.template(file)
 
 
 SHARED: dict[str, Any] = {
@@ -109,7 +110,7 @@ SHARED: dict[str, Any] = {
 
 def test_a_builder_needs_what_pods_reach(tmp_path: Path) -> None:
     for more in ({}, {"bind_address": "0.0.0.0"}, {"prefect_server": "http://builds.example.com:4200"}):
-        builder_jobs.check_shared(Settings(home=tmp_path, **{**SHARED, **more}))
+        builder_job.check_shared(Settings(home=tmp_path, **{**SHARED, **more}))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_a_builder_needs_what_pods_reach(tmp_path: Path) -> None:
 )
 def test_things_that_are_on_this_machine_alone_are_named(tmp_path: Path, spoilt: dict[str, Any], named: str) -> None:
     with pytest.raises(RefitError, match="can't reach what they share") as refused:
-        builder_jobs.check_shared(Settings(home=tmp_path, **{**SHARED, **spoilt}))
+        builder_job.check_shared(Settings(home=tmp_path, **{**SHARED, **spoilt}))
     assert named in refused.value.why and "hunter2" not in str(refused.value)
 
 

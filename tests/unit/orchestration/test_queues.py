@@ -14,6 +14,7 @@ from flows.catalog.load import profile as load_profile
 from flows.catalog.model import Base, Catalog, Profile, Release
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
+from flows.core.settings.cluster import ClusterSettings
 from flows.host import tools
 from flows.orchestration import admission, queues
 from flows.orchestration.admission import Request
@@ -124,6 +125,13 @@ def test_what_several_machines_share_needs_one_that_can_build_it_wherever_the_ru
     shares = Settings(home=tmp_path, builders=2, build_targets=("deb13",))
     closed = admission.closed(catalog.bases.values(), pools(catalog, "deb12"), shares, {"c9s": ["host"], "deb13": []})
     assert closed == {"deb12": "it is paused", "deb13": "no machine is there whose worker builds for it"}
+
+
+def test_jobs_of_a_cluster_build_for_any_system_but_one_that_is_paused(catalog: Catalog, tmp_path: Path) -> None:
+    jobs = ClusterSettings(builder_job=tmp_path / "job.yaml")
+    shares = Settings(home=tmp_path, builders=2, kubernetes=jobs)
+    closed = admission.closed(catalog.bases.values(), pools(catalog, "deb12"), shares)
+    assert closed == {"deb12": "it is paused"}
 
 
 def test_a_system_without_a_queue_is_open(catalog: Catalog, tmp_path: Path) -> None:

@@ -256,3 +256,18 @@ def test_stages_are_counted_whoever_carries_a_plan_out(settings: Settings) -> No
             with opened(here, date(2026, 11, 22)) as run:
                 carry_out(ReleasePlan((), Graph(stages, {}), Plan(steps), {}, {}), run)
     assert Ledger(open_database(settings.database)).counts() == {"built": 0, "grafted": 0, "reused": 4}
+
+
+def test_a_refit_that_is_a_pod_says_that_others_have_to_build_and_publishes_what_is_there(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release_build, "is_pod", lambda _: True)
+    graph = Graph({"base": BASE}, {})
+    with server(lambda _: HELLO) as port:
+        here = settings.model_copy(update={"registry_port": port})
+        with opened(here, date(2026, 11, 22)) as run:
+            with pytest.raises(RefitError, match="base can't be built by a Refit that is a Pod") as refused:
+                carry_out(ReleasePlan((), graph, Plan({"base": Step("base", Action.build)})), run)
+            there = Step("base", Action.reuse, key="key of base", digest="sha256:a")
+            assert [*carry_out(ReleasePlan((), graph, Plan({"base": there})), run).stages] == ["base"]
+    assert "kubernetes.builder_job" in refused.value.hint

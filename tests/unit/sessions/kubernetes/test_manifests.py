@@ -97,6 +97,20 @@ def test_refits_own_settings_hold_and_its_probe_asks_where_prefect_listens() -> 
     assert chosen["images"][0]["name"] == container["image"]
 
 
+def test_builders_reach_prefect_by_a_name_that_it_answers_to() -> None:
+    made = [*yaml.safe_load_all((DEPLOY / "refit" / "refit.yaml").read_text())]
+    services = {each["metadata"]["name"]: each["spec"] for each in made if each["kind"] == "Service"}
+    told = yaml.safe_load(own_objects()["ConfigMap"]["data"]["settings.yaml"])
+    template = own_objects()["Deployment"]["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    for name, ports in {"refit": {"gateway"}, "refit-prefect": {"prefect"}}.items():
+        assert {port["targetPort"] for port in services[name]["ports"]} == ports
+        assert services[name]["selector"].items() <= template["metadata"]["labels"].items()
+    assert {"gateway", "prefect"} == {port["name"] for port in container["ports"]}
+    assert Settings(**told).host_names == ("refit-prefect.refit.svc",)
+    assert services["refit-prefect"]["ports"][0]["port"] == Settings(**told).prefect_port
+
+
 def test_the_check_itself_refuses_what_the_level_refuses() -> None:
     spec = manifests.pod(SESSION, OPTIONS, "s")["spec"]
     spec["containers"][0]["securityContext"]["capabilities"] = {"drop": ["NET_RAW"]}
