@@ -179,6 +179,10 @@ def session_of(container: str) -> str:
     return container.removeprefix("refit-").rpartition("-")[0]
 
 
+class DoesNotBegin(RefitError):
+    """An image whose container can't be made or begun, whatever session it is for."""
+
+
 class Running(StrEnum):
     """The state of a container, by the engine."""
 

@@ -13,6 +13,7 @@ from flows.images.registry_errors import NoImage
 from flows.migrations.move import Move
 from flows.migrations.move_steps import STEPS, Code, StepName
 from flows.migrations.results import Unproven
+from flows.sessions.model import DoesNotBegin
 
 # How often a session is put off so on its way to one image; then it counts as one that has failed on it.
 PUT_OFF = 3
@@ -30,7 +31,7 @@ def puts_off(step: str, error: BaseException, move: Move, earlier: Iterable[Move
         move: the move.
         earlier: all moves of the session.
     """
-    if step not in _BEFORE_THE_STOP - _OF_THE_IMAGE or isinstance(error, NoImage | Unproven):
+    if step not in _BEFORE_THE_STOP - _OF_THE_IMAGE or isinstance(error, NoImage | Unproven | DoesNotBegin):
         return False
     before = [other for other in earlier if other.after.image == move.after.image and other.code is Code.put_off]
     return len(before) < PUT_OFF

@@ -39,8 +39,8 @@ from flows.sessions.kubernetes.streams import Program, ProgramEnded, begun_by_a_
 _PAGE = 500  # objects of one answer
 _STREAM_SECONDS = 120.0  # a server that follows tells at least once in a minute that nothing happens
 # A connection to a program in a Pod: in it, a kubelet is restarted. A machine that is busy with hundreds of moves may
-# need most of it for one handshake. Of those that begin together, each is done sooner if few are under way.
-_CONNECT_SECONDS, _HANDSHAKES = 20.0, 32
+# need half of it for one handshake; an answer that is lost leaves time for another one.
+_CONNECT_SECONDS, _OF_WHAT_IS_LEFT = 20.0, 0.6
 # For each question about one session, the server reads the objects of all: labels are no index. Where nobody follows,
 # as when the server is just back, hundreds of moves would ask together for what the follower is about to know.
 # Nobody waits for the answers of others for longer: people may be kept waiting meanwhile.
@@ -56,7 +56,7 @@ class Cluster(ApiServer):
         super().__init__(options)
         self._is_ours = False
         self.follower = Follower(self)
-        self._questions, self._handshakes = BoundedSemaphore(_QUESTIONS), BoundedSemaphore(_HANDSHAKES)
+        self._questions = BoundedSemaphore(_QUESTIONS)
 
     def _check(self) -> None:
         """Let nobody act who has lost the lease, or in whose namespace another Refit has its sessions.
@@ -138,9 +138,13 @@ class Cluster(ApiServer):
         followed: Sequence[_Done] | None = self.follower.of(resource, session)
         if followed is not None:
             return followed
-        with _place(self._questions):
+        has_place = self._questions.acquire(timeout=_QUEUE_SECONDS)
+        try:
             followed = self.follower.of(resource, session)
             return self.each(resource, read, **{SESSION: session, KIND: kind}) if followed is None else followed
+        finally:
+            if has_place:
+                self._questions.release()
 
     def find(self, resource: str, name: str) -> dict[str, Any] | None:
         """One object; none: there is no such.
@@ -338,8 +342,7 @@ class Cluster(ApiServer):
 
         def attempt() -> Connection:
             try:
-                with _place(self._handshakes):
-                    return socket(request, auth, verify, max(1.0, deadline - time.monotonic()))
+                return socket(request, auth, verify, max(1.0, _OF_WHAT_IS_LEFT * (deadline - time.monotonic())))
             except InvalidStatus as error:
                 told = Answer.read(error.response.status_code, bytes(error.response.body or b""))
                 refused = self._refusal(told, Right("pods/exec", "get"))
@@ -370,17 +373,6 @@ class Cluster(ApiServer):
         told = dict(self._checked(answer, verb, resource).json())
         self.follower.saw(resource, told)
         return told
-
-
-@contextmanager
-def _place(places: BoundedSemaphore) -> Iterator[None]:
-    """One of so many places in which something is done at the same time; after some seconds, it is done without."""
-    has_place = places.acquire(timeout=_QUEUE_SECONDS)
-    try:
-        yield
-    finally:
-        if has_place:
-            places.release()
 
 
 def _selector(labels: Mapping[str, str]) -> str:

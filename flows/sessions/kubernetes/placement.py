@@ -20,6 +20,7 @@ from flows.sessions.kubernetes.home_pods import HomePods
 from flows.sessions.kubernetes.manifests import KIND, OPENED, PLACED, SESSION
 from flows.sessions.kubernetes.pulls import pull_to
 from flows.sessions.kubernetes.records import SessionPod, Slot
+from flows.sessions.kubernetes.refusals import never_runs
 from flows.sessions.model import Session
 
 _SCRIPT = Path(__file__).with_name("slot.sh")
@@ -107,7 +108,7 @@ class Placement:
             is_given = place[1].generation == session.generation and place[1].image == session.image
 
             def begin() -> Mapping[str, Any] | None:
-                given = None if is_given else self._give_slot(place[0], slot, session, opened)
+                given = None if is_given else self._give_slot(place[0], slot, session, session.generation, opened)
                 # A volume that one node alone can have is free for this Pod once the other one is gone.
                 self._leave(place[0], pods, session)
                 return given or self._cluster.find("pods", name)
@@ -163,12 +164,23 @@ class Placement:
             )
         )
 
-    def _give_slot(self, pod: SessionPod, slot: str, session: Session, opened: str | None) -> Mapping[str, Any]:
-        """Let a slot have another image: kubelet replaces this container alone; returns the Pod."""
+    def _give_slot(
+        self, pod: SessionPod, slot: str, session: Session, generation: int | None, opened: str | None
+    ) -> Mapping[str, Any]:
+        """Let a slot have another image: kubelet replaces this container alone; returns the Pod.
+
+        Args:
+            pod: that has the slot.
+            slot: its name.
+            session: the generation that has the image.
+            generation: to which it belongs from then on; none: to nobody.
+            opened: the record of what begins in it; none: nothing does.
+        """
+        placed = None if generation is None else str(generation)
         change = {
             "metadata": {
                 "resourceVersion": pod.version,
-                "annotations": {f"{PLACED}{slot}": str(session.generation), f"{OPENED}{slot}": opened},
+                "annotations": {f"{PLACED}{slot}": placed, f"{OPENED}{slot}": opened},
             },
             "spec": {"containers": [{"name": slot, "image": self._options.reference(session.image)}]},
         }
@@ -234,8 +246,24 @@ class Placement:
         leaves = bool(pods) and all(pod.node in closed for pod in pods)
         if leaves or _gets_devices(session, pods):
             self._prepare_pod(session, leaves)
-        elif not session.late_home and (place := self._find_place(session, pods)) and not place[0].idle:
-            self.place(session)  # kubelet needs seconds to replace a container
+        elif not session.late_home:
+            prepare = partial(self._prepare_slot, session)
+            retry(prepare, Conflict, attempts=_CONFLICTS, pause=_CONFLICT_PAUSE_SECONDS)
+
+    def _prepare_slot(self, session: Session) -> None:
+        """Bring the image of a generation into the slot that it will get when it starts, beside the one that runs.
+
+        Kubelet needs seconds to replace a container.
+
+        Raises:
+            ClusterError: the image doesn't begin there.
+        """
+        place = self._find_place(session, self.pods(session.name))
+        if place is None or place[0].idle or place[1].image == session.image:
+            return
+        pod, slot = place[0], place[1].name
+        begin = partial(self._give_slot, pod, slot, session, None, None)
+        self._wait_runs(pod.name, slot, session, begin)
 
     def _prepare_pod(self, session: Session, leaves: bool) -> None:
         """Let a generation have a Pod of its own on a node, with its image there.
@@ -349,7 +377,7 @@ def _has_image(slot: str, session: Session, told: Mapping[str, Any] | None) -> b
     # Until kubelet has seen that a slot has another image, it tells how the one before has ended.
     of_another = seen.trouble.startswith(records.ENDS_AGAIN) and seen.tried != session.image
     if seen.trouble and not of_another:
-        raise ClusterError(
-            f"The Pod of {session.name} can't run.", why=seen.trouble, hint=f"see `kubectl describe pod {pod.name}`."
+        raise never_runs(
+            f"The Pod of {session.name} can't run.", seen.trouble, hint=f"see `kubectl describe pod {pod.name}`."
         )
     return bool(seen.container) and seen.image == session.image

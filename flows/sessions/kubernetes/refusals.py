@@ -10,8 +10,11 @@ from typing import Any
 
 from flows.core.errors import RefitError
 from flows.core.formatting import some
+from flows.sessions.model import DoesNotBegin
 
 _TAIL = 2000
+# Kubernetes' reasons of a container that waits because of its image. One that can't be pulled may only be out of reach.
+_OF_THE_IMAGE = ("CreateContainerError", "RunContainerError", "CrashLoopBackOff")
 
 
 class ClusterError(RefitError):
@@ -34,6 +37,10 @@ class Conflict(ClusterError):
 
 class StillWaiting(ClusterError):
     """Something was waited for, and didn't happen in time."""
+
+
+class NeverBegins(ClusterError, DoesNotBegin):
+    """A container can't be made or begun because of its image, as where that is for another architecture."""
 
 
 class NotServed(ClusterError):
@@ -133,6 +140,18 @@ def refusal(answer: Answer, right: Right, namespace: str, allowed: bool | None) 
     error = kind(f"The cluster refuses to {right}.", why=answer.why, hint=_hint(answer, right, namespace, allowed))
     error.status = answer.status
     return error
+
+
+def never_runs(what: str, trouble: str, hint: str = "") -> ClusterError:
+    """The error for a container that waits, and will go on waiting.
+
+    Args:
+        what: doesn't run.
+        trouble: why, in Kubernetes' words, a reason of its own and a colon first.
+        hint: for the person who reads it.
+    """
+    kind = NeverBegins if trouble.partition(":")[0] in _OF_THE_IMAGE else ClusterError
+    return kind(what, why=trouble, hint=hint)
 
 
 def not_served(group: str, written: Sequence[str], served: Sequence[object]) -> NotServed:

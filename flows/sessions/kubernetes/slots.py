@@ -58,7 +58,9 @@ class Slots:
                 self.annotate(pod.name, {f"{OPENED}{slot.name}": told})
             words = ["run-next", str(len(program)), verb, str(session.generation), str(fence.number()), birth]
             words += ["wait"] if wait else []
-            answer = self._run_next(pod, slot, words, program, may_end=not late)
+            # One that was here before may have ended itself just now.
+            may_end = not late and slot.last != session.generation
+            answer = self._run_next(pod, slot, words, program, may_end)
             if answer == "":
                 return
             birth = answer or birth
@@ -95,7 +97,7 @@ class Slots:
         try:
             return self.call(pod.name, slot.name, "state").decode().strip() == str(slot.opened)
         except ProgramEnded as error:
-            if error.code >= 0:
+            if error.code >= 0 and not self._has_ended_with(error, pod.name, slot):
                 raise
             with suppress(StillWaiting):  # its container has ended, as kubelet says a bit later
                 self._await_end_of(pod.name, slot)
@@ -137,7 +139,7 @@ class Slots:
 
     def _has_ended_with(self, error: ProgramEnded, pod: str, slot: Slot) -> bool:
         """Whether a call was killed because the container has ended, as where a program ends as soon as it begins."""
-        if error.code != _KILLED:
+        if error.code != _KILLED or not slot.container:
             return False
         try:
             self._await_end_of(pod, slot)

@@ -21,7 +21,7 @@ _INPUT, _OUTPUT, _ERRORS, _STATUS = range(4)
 _TAIL = 2000
 # Newer servers also speak v5, which adds nothing but the end of an input: `slot write` is told its length.
 _PROTOCOL = Subprotocol("v4.channel.k8s.io")
-# What fails is raised. The library's log alone has bytes that come after the end, with a traceback.
+# Failures are raised. The library logs bytes that come after the end as well, with a traceback.
 _UNHEARD = logging.Logger("websockets", logging.CRITICAL)
 # Bytes of one message; the API server's are a few dozen kilobytes at most.
 _MESSAGE = 1 << 20

@@ -11,7 +11,7 @@ from flows.core.settings import Settings
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.manifests import KIND, LABEL, SESSION, ClusterOptions
 from flows.sessions.kubernetes.records import trouble
-from flows.sessions.kubernetes.refusals import ClusterError
+from flows.sessions.kubernetes.refusals import never_runs
 from flows.sessions.model import HOME, Session
 from flows.sessions.trial import REHEARSAL, NoTrial
 
@@ -183,7 +183,7 @@ def has_begun(told: Mapping[str, Any] | None) -> bool:
         if "running" in state or "terminated" in state:
             return True
         if why := trouble(state):
-            raise ClusterError("The new image doesn't start in its Pod.", why=why)
+            raise never_runs("The new image doesn't start in its Pod.", why)
     if status.get("phase") == "Failed":
         raise NoTrial(f"{told['spec'].get('nodeName', 'its node')}: {status.get('reason')}: {status.get('message')}")
     return False

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows.core.errors import RefitError
+from flows.migrations.steps.failure_attribution import puts_off
 from flows.sessions.kubernetes import engine as module
 from flows.sessions.kubernetes import manifests, records
 from flows.sessions.kubernetes.engine import Kubernetes
@@ -58,7 +59,7 @@ def test_a_session_without_a_warm_start_is_not_stopped_before_its_next_slot_has_
     engine.create(AFTER)
     (pod,) = server.pods.values()
     assert [each["image"] for each in pod["spec"]["containers"]] == [OLD, NEW]
-    assert server.seen() == {1: (Running.running, False), 2: (Running.created, False)} and not server.begun
+    assert server.seen()[1] == (Running.running, False) and not server.begun
     engine.stop(SESSION.container, grace=1)
     engine.start(AFTER.container)
     assert server.begun[-1][2:4] == ["start", "2"] and server.seen()[2] == (Running.running, False)
@@ -71,6 +72,48 @@ def test_its_slot_is_free_again_where_it_is_not_stopped_after_all(server: Memory
     (pod,) = server.pods.values()
     assert f"{manifests.PLACED}b" not in pod["metadata"]["annotations"]
     assert server.seen() == {1: (Running.running, False)}
+
+
+def test_one_whose_person_ends_it_before_the_stop_stays_ended(server: Memory, engine: Kubernetes) -> None:
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    engine.create(AFTER)
+    (pod,) = server.pods.values()
+    over = {"lastState": {"terminated": {"containerID": OLD, "exitCode": 0}}}
+    pod["status"]["containerStatuses"][0] |= {"containerID": "the next", **over}
+    pods = [records.pod(pod)]
+    made = records.containers([*server.records.values()], pods)
+    assert not records.lost(made, pods, {"ada"})
+
+
+@pytest.mark.parametrize(
+    ("reason", "blames_the_image"),
+    [
+        ("RunContainerError", True),
+        ("CreateContainerError", True),
+        ("CrashLoopBackOff", True),
+        ("ImagePullBackOff", False),
+        ("CreateContainerConfigError", False),
+    ],
+)
+def test_an_image_that_can_t_begin_is_blamed_before_anybody_is_stopped(
+    server: Memory, engine: Kubernetes, monkeypatch: pytest.MonkeyPatch, reason: str, blames_the_image: bool
+) -> None:
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    tend = server.tend
+
+    def tend_without_the_new() -> None:
+        tend()
+        waits = {"state": {"waiting": {"reason": reason, "message": "exec format error"}}, "containerID": ""}
+        for pod in server.pods.values():
+            for seen, asked in zip(pod["status"]["containerStatuses"], pod["spec"]["containers"], strict=True):
+                seen.update(waits if asked["image"] == NEW else {})
+
+    monkeypatch.setattr(server, "tend", tend_without_the_new)
+    with pytest.raises(RefitError) as error:
+        engine.create(AFTER)
+    move = SimpleNamespace(after=AFTER)
+    assert puts_off("create", error.value, move, ()) != blames_the_image  # type: ignore[arg-type]
+    assert server.seen()[1] == (Running.running, False)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["stopped", "warmed"])
@@ -136,11 +179,31 @@ def test_a_program_whose_container_has_just_ended_begins_in_the_next_one(
 
 
 def test_a_program_that_ends_as_soon_as_it_begins_has_begun(server: Memory, engine: Kubernetes) -> None:
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    engine.create(AFTER)
+    engine.stop(SESSION.container, grace=1)
+    begun = [*server.begun]
+    server.restarted, server.ended, server.code = {"b": "another"}, "run-next", 137
+    engine.start(AFTER.container)
+    assert server.seen()[2] == (Running.stopped, False) and server.begun == begun
+
+
+def test_one_that_is_started_again_in_its_last_moment_has_not_begun(server: Memory, engine: Kubernetes) -> None:
+    server.ids = {"a": "the first"}
+    server.pod("refit-ada-1", "n", {f"{manifests.PLACED}a": "1", **slot("a", 1, "the one before")})
+    server.restarted, server.ended, server.code = {"a": "another"}, "run-next", 137
+    with pytest.raises(RefitError):
+        engine.start(SESSION.container)
+
+
+def test_one_whose_container_ends_while_it_is_asked_for_its_state_begins_in_the_next(
+    server: Memory, engine: Kubernetes
+) -> None:
     server.ids = {"a": "the first"}
     server.pod("refit-ada-1", "n", slot("a", 1, "the first"))
-    server.restarted, server.ended, server.code = {"a": "another"}, "run-next", 137
+    server.restarted, server.ended, server.code = {"a": "another"}, "state", 137
     engine.start(SESSION.container)
-    assert server.seen()[1] == (Running.stopped, False) and server.begun == [["state"]]
+    assert server.begun[-1][2:4] == ["start", "1"] and server.seen()[1] == (Running.running, False)
 
 
 def test_one_that_ends_as_soon_as_it_has_its_home_had_it(server: Memory, engine: Kubernetes) -> None:
