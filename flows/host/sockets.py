@@ -15,6 +15,8 @@ _SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 # States of net/tcp_states.h.
 _SYN_SENT, _LISTENS = "02", "0A"
+# An address of IPv4 in one of IPv6 (RFC 4291, 2.5.5.2).
+_MAPPED, _IPV6_BYTES = bytes(10) + b"\xff\xff", 16
 
 
 class RemoteEnd(NamedTuple):
@@ -78,12 +80,36 @@ def listeners(address: str, port: int, rows: Iterable[str]) -> frozenset[int]:
     return frozenset(sockets.get(address) or everywhere)
 
 
+def written_ends(address: str, port: int) -> tuple[str, ...]:
+    """An IP address with a port as the kernel writes it in /proc/net/tcp, and in tcp6 (proc(5)). Pure."""
+    packed = ipaddress.ip_address(address).packed
+    forms = (packed,) if len(packed) == _IPV6_BYTES else (packed, _MAPPED + packed)
+    return tuple(f"{_digits(form)}:{port:04X}" for form in forms)
+
+
+def why_unreached(address: str, port: int, seconds: float) -> str:
+    """Why this machine doesn't reach another one; empty: it answers at the port, or says that nobody is there."""
+    try:
+        socket.create_connection((address, port), seconds).close()
+    except ConnectionRefusedError:
+        return ""
+    except OSError as error:
+        return error.strerror or "it doesn't answer in time"
+    return ""
+
+
 def _rows(table: Path) -> list[str]:
     return table.read_text().splitlines()[1:]
 
 
-def _address(digits: str) -> str:
+def _digits(packed: bytes) -> str:
     """An address as the kernel prints it: words of 32 bits, each in the machine's own order of bytes."""
+    words = [packed[start : start + 4] for start in range(0, len(packed), 4)]
+    return b"".join(word[::-1] if sys.byteorder == "little" else word for word in words).hex().upper()
+
+
+def _address(digits: str) -> str:
+    """The address of such digits."""
     words = [bytes.fromhex(digits[start : start + 8]) for start in range(0, len(digits), 8)]
     address = ipaddress.ip_address(b"".join(word[::-1] if sys.byteorder == "little" else word for word in words))
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None

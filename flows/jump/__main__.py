@@ -10,15 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
+from sqlalchemy import Engine
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from flows.core.database import open_database
-from flows.core.settings import load
+from flows.core.settings import Settings, load
 from flows.core.waiting import forever
 from flows.host.sockets import private_listener
+from flows.jump.addresses import LOOK_SECONDS as ADDRESSES_SECONDS
+from flows.jump.addresses import Addresses
 from flows.jump.authorized_keys_socket import AuthorizedKeysServer
 from flows.jump.certificates import LOOK_SECONDS as CERTIFICATE_SECONDS
 from flows.jump.certificates import Certificates
@@ -60,15 +63,18 @@ def main() -> None:
     settings = load()
     database, sandbox = open_database(settings.database), Sandbox(settings)
     sandbox.prepare()
-    certificates = Certificates(settings, database)
-    monitor = ConnectionMonitor(settings, database, Sessions.open(settings, database).ssh, sandbox, certificates)
+    sessions = Sessions.open(settings, database)
+    addresses, certificates = Addresses(sessions), Certificates(lambda: _opened(sessions, settings, database))
+    monitor = ConnectionMonitor(settings, database, addresses, sandbox, certificates)
+    keys = SessionAuthorizedKeys(settings, database, lambda: _opened(sessions, settings, database), monitor.kept)
     monitor.look()
     server = AuthorizedKeysServer(sandbox.socket, sandbox.uid, monitor.answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     looks = Repeated(monitor.look, LOOK_SECONDS)
     Repeated(monitor.look_at_newcomers, NEWCOMERS_SECONDS)
     Repeated(certificates.look, CERTIFICATE_SECONDS)
-    Repeated(SessionAuthorizedKeys(settings, database).look, SESSION_KEYS_SECONDS)
+    Repeated(addresses.look, ADDRESSES_SECONDS)
+    Repeated(keys.look, SESSION_KEYS_SECONDS)
     sshd = sandbox.start()
 
     def end_with_sshd() -> None:
@@ -78,6 +84,25 @@ def main() -> None:
 
     threading.Thread(target=end_with_sshd, daemon=True).start()
 
+    health = _health(settings, looks)
+    config = uvicorn.Config(
+        Starlette(routes=[Route("/health", health)]), ws="none", access_log=False, log_level="error"
+    )
+    uvicorn.Server(config).run(sockets=[private_listener(Path("socket"))])
+    sys.exit(0)
+
+
+def _opened(sessions: Sessions, settings: Settings, database: Engine) -> Sessions:
+    """The sessions for a look.
+
+    Where they run on this machine, what an engine remembers of containers is for the one who acts on them. A cluster is
+    followed by one engine.
+    """
+    return Sessions.open(settings, database) if sessions.engine.on_this_machine else sessions
+
+
+def _health(settings: Settings, looks: Repeated) -> Callable[[Request], Response]:
+    """The answer to whoever asks whether the service does its work."""
     listening = threading.Event()
 
     def health(_: Request) -> Response:
@@ -87,11 +112,7 @@ def main() -> None:
         works = listening.is_set() and time.monotonic() - looks.done < STALE_SECONDS
         return Response("ok" if works else "not yet", 200 if works else 503, media_type="text/plain")
 
-    config = uvicorn.Config(
-        Starlette(routes=[Route("/health", health)]), ws="none", access_log=False, log_level="error"
-    )
-    uvicorn.Server(config).run(sockets=[private_listener(Path("socket"))])
-    sys.exit(0)
+    return health
 
 
 def _listens(address: str, port: int) -> bool:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
-
-from sqlalchemy import Engine
+from collections.abc import Callable, Mapping
 
 from flows.core.errors import RefitError, UnknownName
-from flows.core.settings import Settings
+from flows.core.leases import LeaseTaken
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import SSH_PORT, Running
+from flows.sessions.model import SSH_PORT, Running, Session
+
+logger = logging.getLogger("refit.jump")
 
 LOOK_SECONDS = 0.3
 # Seconds for which people aren't led to an sshd that shows no certificate yet.
 HELD_SECONDS = 6.0
 # Seconds until one that shows none by then is tried again.
 _AGAIN_SECONDS = 10.0
+# Seconds for a session on which somebody acts.
+_LEASE_SECONDS = 0.2
 # Sessions in a look, so that those that move needn't wait for all the others after this process was started anew.
 _AT_ONCE = 4
 _DAY = 86_400.0
@@ -25,8 +28,9 @@ _DAY = 86_400.0
 class Certificates:
     """Lets each sshd show its certificate, and says which of them people may be led to."""
 
-    def __init__(self, settings: Settings, database: Engine) -> None:
-        self._settings, self._database = settings, database
+    def __init__(self, opened: Callable[[], Sessions]) -> None:
+        """Nothing is shown yet; `opened` gives the sessions for a look."""
+        self._opened = opened
         self._shown: dict[str, tuple[str, int]] = {}
         self._held: dict[str, tuple[str, float]] = {}
         self._not_before: dict[tuple[str, str], float] = {}
@@ -42,7 +46,7 @@ class Certificates:
         outdated = [name for name in outdated if time.monotonic() >= self._not_before.get((name, addresses[name]), 0.0)]
         if not outdated:
             return
-        sessions = Sessions.open(self._settings, self._database)
+        sessions = self._opened()
         newest = sorted(outdated, key=lambda name: -self._held.get(name, ("", 0.0))[1])
         for name in newest[:_AT_ONCE]:
             if self._show(sessions, name, addresses[name]):
@@ -86,7 +90,20 @@ class Certificates:
         # While it moves, the record still names the container that it leaves.
         up = (container.name for container in containers if container.running is Running.running)
         here = next((container for container in up if _address(sessions, container) == address), "")
-        return bool(here) and sessions.ssh.present(session, here)
+        return bool(here) and _renew(sessions, session) and sessions.ssh.present(session, here)
+
+
+def _renew(sessions: Sessions, session: Session) -> bool:
+    """Bring a session a certificate in the place of one that is due; returns whether that is over."""
+    try:
+        if sessions.ssh.has_due_certificate(session):
+            with sessions.alone(session.name, _LEASE_SECONDS):  # its keys come the same way
+                sessions.ssh.prepare(session)
+    except LeaseTaken:
+        return False
+    except RefitError as error:
+        logger.warning("%s gets no new host certificate: %s", session.name, error)
+    return True
 
 
 def _address(sessions: Sessions, container: str) -> str:

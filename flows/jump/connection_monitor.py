@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,14 +20,15 @@ from sqlalchemy import Engine
 from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 from flows.jump import rules
+from flows.jump.addresses import Addresses
 from flows.jump.certificates import Certificates
-from flows.jump.rules import Login
+from flows.jump.rules import End, Login
 from flows.jump.sandbox import Sandbox
+from flows.jump.sshd_keeper import Forwarding
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Entitlements, Role
 from flows.sessions.people.person_keys import PersonKeys
 from flows.sessions.people.share_records import Grants
-from flows.sessions.ssh.session_access import Ssh
 
 logger = logging.getLogger("refit.jump")
 
@@ -41,6 +43,8 @@ _PAUSE = 0.1
 # Connections that a person may have at a time. More than there can be logins under way: they are counted as well, and
 # somebody who only knows a public key can begin one.
 MOST_CONNECTIONS = 64
+# Of one person into a session, beyond which none is known as theirs there: a client can open hundreds by one login.
+_MOST_FORWARDINGS = 64
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,28 @@ class Connection:
     login: Login
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A connection as it is now: to where it leads, and why it has to end; none: it may go on."""
+
+    connection: Connection
+    forwardings: frozenset[Forwarding]
+    why: End | None
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """The addresses to which it leads."""
+        return frozenset(forwarding.target for forwarding in self.forwardings)
+
+
 class ConnectionMonitor:
     """The connections of the jump host: answers for each key that is offered, and ends them when their right ends."""
 
     def __init__(
-        self, settings: Settings, database: Engine, ssh: Ssh, sandbox: Sandbox, certificates: Certificates
+        self, settings: Settings, database: Engine, addresses: Addresses, sandbox: Sandbox, certificates: Certificates
     ) -> None:
-        self._settings, self._database, self._ssh, self._sandbox = settings, database, ssh, sandbox
-        self._certificates = certificates
+        self._settings, self._database, self._sandbox = settings, database, sandbox
+        self._addresses, self._certificates = addresses, certificates
         self._keys, self._grants = PersonKeys(database), Grants(database)
         self._connections: dict[int, Connection] = {}
         # Process of a connection that hasn't been seen to lead anywhere yet → when it logged in.
@@ -99,27 +117,55 @@ class ConnectionMonitor:
 
     def look(self) -> None:
         """Let names lead to where sessions are now, and end the connections whose time is over."""
-        addresses = self._ssh.addresses()
+        addresses = self._addresses.now()
         self._write_hosts(addresses)
-        with self._lock:
-            self._drop_ended()
-            connections = tuple(self._connections.values())
-        if not connections:
+        if not (connections := self._open_connections()):
             return
         entitlements = rights.entitlements(self._settings, self._database)
+        for judged in self._judged(connections, addresses, entitlements):
+            person = judged.connection.login.person
+            if judged.why is None:
+                self._note(person, judged.targets, addresses, entitlements)
+            else:
+                logger.warning("a connection of %s ends: %s", person, judged.why.value)
+                self._end(judged.connection)
+
+    def kept(self, session: str) -> frozenset[tuple[str, int]]:
+        """The connections to a session that may go on, by their ends here (address, port).
+
+        Their people have the key with which they came in, and may use the session. Nothing that the session says
+        counts for that.
+        """
+        addresses, connections = self._addresses.now(), self._open_connections()
+        if not connections or session not in addresses:
+            return frozenset()
+        entitlements = rights.entitlements(self._settings, self._database)
+        ends = defaultdict[str, set[tuple[str, int]]](set)
+        for judged in self._judged(connections, addresses, entitlements):
+            login = judged.connection.login
+            if judged.why is None and entitlements.may_use(login.person, session):
+                ends[login.person] |= {
+                    (end.address, end.port) for end in judged.forwardings if end.target == addresses[session]
+                }
+        return frozenset(end for theirs in ends.values() if len(theirs) <= _MOST_FORWARDINGS for end in theirs)
+
+    def _open_connections(self) -> tuple[Connection, ...]:
+        with self._lock:
+            self._drop_ended()
+            return tuple(self._connections.values())
+
+    def _judged(
+        self, connections: Collection[Connection], addresses: Mapping[str, str], entitlements: Entitlements
+    ) -> Iterator[Judged]:
         owners = {key.key.fingerprint: key.person for key in self._keys.all()}
         people = {connection.login.person for connection in connections}
         usable = {person: entitlements.usable_by(person) for person in people}
         for connection in connections:
-            login, targets = connection.login, self._targets(connection.process)
+            login, forwardings = connection.login, self._forwardings(connection.process)
             may = usable[login.person] if entitlements.has_account(login.person) else {}
-            owner = owners.get(login.fingerprint, "")
+            owner, targets = owners.get(login.fingerprint, ""), {end.target for end in forwardings}
             why = rules.why_to_end(login, owner, may, entitlements.owners, addresses, targets)
-            if why is None:
-                self._note(login.person, targets, addresses, entitlements)
-            else:
-                logger.warning("a connection of %s ends: %s", login.person, why.value)
-                self._end(connection)
+            yield Judged(connection, forwardings, why)
 
     def look_at_newcomers(self) -> None:
         """Write into the history to whom people come who have just logged in, and may be gone in a moment."""
@@ -130,11 +176,12 @@ class ConnectionMonitor:
                 pid: at for pid, at in self._newcomers.items() if pid in self._connections and at > since
             }
             newcomers = [self._connections[pid] for pid in self._newcomers]
-        led = [(newcomer, targets) for newcomer in newcomers if (targets := self._targets(newcomer.process))]
+        led = [(newcomer, ends) for newcomer in newcomers if (ends := self._forwardings(newcomer.process))]
         if not led:
             return
-        addresses, entitlements = self._ssh.addresses(), rights.entitlements(self._settings, self._database)
-        for connection, targets in led:
+        addresses, entitlements = self._addresses.now(), rights.entitlements(self._settings, self._database)
+        for connection, ends in led:
+            targets = {end.target for end in ends}
             self._note(connection.login.person, targets, addresses, entitlements)
             with self._lock:
                 self._newcomers.pop(connection.process.pid, None)
@@ -172,9 +219,9 @@ class ConnectionMonitor:
             if access and access.role is not Role.owner:
                 self._grants.visited(session, person, access)
 
-    def _targets(self, process: psutil.Process) -> frozenset[str]:
-        """The addresses to which the processes of a connection lead."""
-        return self._sandbox.targets([process.pid, *(one.pid for one in _below(process))])
+    def _forwardings(self, process: psutil.Process) -> frozenset[Forwarding]:
+        """The connections to sessions that the processes of a connection have opened."""
+        return self._sandbox.forwardings([process.pid, *(one.pid for one in _below(process))])
 
     def _end(self, connection: Connection) -> None:
         for process in (*_below(connection.process), connection.process):

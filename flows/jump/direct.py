@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from flows.core.errors import RefitError
 from flows.host.sockets import remote_ends
@@ -17,22 +18,27 @@ def connected() -> frozenset[str]:
     return frozenset(end.address for end in remote_ends() if end.port == SSH_PORT)
 
 
-def end_those_without_a_key(sessions: Sessions, name: str) -> int:
+def end_those_without_a_key(sessions: Sessions, name: str, kept: Collection[tuple[str, int]] = ()) -> int:
     """End the connections to a session whose key it doesn't know any more; returns how many.
+
+    Args:
+        sessions: those of this Refit.
+        name: the session.
+        kept: ends on this machine (address, port) of connections that the jump host lets go on.
 
     Raises:
         RefitError: nobody knows by which keys they came in.
     """
     own, people = sessions.ssh.keys(name), sessions.ssh.people_keys(name)
     good = {key.fingerprint for key in (*own, *people)}
-    if ended := sessions.engine.sshd.end_logins(sessions.store.session(name), good):
+    if ended := sessions.engine.sshd.end_logins(sessions.store.session(name), good, kept):
         logger.warning("%d connections to %s end: their keys are not good any more", ended, name)
     return ended
 
 
-def end_quietly(sessions: Sessions, name: str) -> None:
+def end_quietly(sessions: Sessions, name: str, kept: Collection[tuple[str, int]] = ()) -> None:
     """End them; that it isn't possible is written into the log."""
     try:
-        end_those_without_a_key(sessions, name)
+        end_those_without_a_key(sessions, name, kept)
     except RefitError as error:
         logger.error("connections to %s can't be looked at: %s", name, error)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from flows.core.programs import spawn
 from flows.host.user_namespace import ENTER
 from flows.jump import sshd_keeper
+from flows.jump.sshd_keeper import Forwarding
 
 
 class Namespace:
@@ -21,8 +22,8 @@ class Namespace:
         keeper = (sys.executable, "-I", "-B", sshd_keeper.__file__)
         self.process, self._lock = spawn.helper([*ENTER, *keeper, *argv], log=True), threading.Lock()
 
-    def targets(self, pids: Collection[int], port: int) -> frozenset[str]:
-        """The addresses to which these processes are connected at a port.
+    def forwardings(self, pids: Collection[int], port: int) -> frozenset[Forwarding]:
+        """The connections of these processes to this port, wherever that is.
 
         Raises:
             OSError: the program has ended.
@@ -34,4 +35,5 @@ class Namespace:
             self.process.stdin.write(f"{asked}\n".encode())
             if not (told := self.process.stdout.readline()).endswith(b"\n"):
                 raise BrokenPipeError
-        return frozenset(told.decode("ascii").split())
+        ends = (word.split(",") for word in told.decode("ascii").split())
+        return frozenset(Forwarding(address, int(number), target) for address, number, target in ends)

@@ -23,6 +23,7 @@ from flows.host import user_namespace
 from flows.host.jump_enclosure import PYTHON, SHARED, SSHD, enclosed, open_folder
 from flows.jump import authorized_keys_command, sshd_keeper
 from flows.jump.namespace import Namespace
+from flows.jump.sshd_keeper import Forwarding
 from flows.sessions.model import SSH_PORT
 from flows.sessions.ssh.client import JUMP_USER
 from flows.sessions.ssh.keys import PublicKey, read_keys
@@ -117,11 +118,11 @@ class Sandbox:
         self._namespace = Namespace(self.argv)
         return self._namespace.process
 
-    def targets(self, pids: Collection[int]) -> frozenset[str]:
-        """The addresses of sessions to which processes of the sshd lead."""
+    def forwardings(self, pids: Collection[int]) -> frozenset[Forwarding]:
+        """The connections of processes of the sshd to sessions."""
         if self._namespace:
-            return self._namespace.targets(pids, SSH_PORT)
-        return sshd_keeper.targets(pids, SSH_PORT)
+            return self._namespace.forwardings(pids, SSH_PORT)
+        return sshd_keeper.forwardings(pids, SSH_PORT)
 
     @property
     def argv(self) -> tuple[str, ...]:

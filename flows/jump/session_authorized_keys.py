@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -15,6 +16,7 @@ from sqlalchemy import Engine
 from flows.core.errors import RefitError
 from flows.core.leases import LeaseTaken
 from flows.core.settings import Settings
+from flows.core.waiting import wait_until
 from flows.jump import direct
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import SSH_PORT, Running
@@ -29,6 +31,8 @@ logger = logging.getLogger("refit.jump")
 _LEASE_SECONDS, _CONNECT_SECONDS = 0.2, 1.0
 # Seconds until it is tried again to bring keys that couldn't be brought.
 _AGAIN_SECONDS = 60.0
+# Seconds for which a look waits for sessions to get their keys: one that takes minutes holds up no other.
+_AWAITED_SECONDS, _PAUSE_SECONDS = 1.0, 0.02
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 Keys = Mapping[str, tuple[PublicKey, ...]]
@@ -49,9 +53,24 @@ def keys_of_sessions(keys: Iterable[PersonKey], entitlements: Entitlements) -> d
 class SessionAuthorizedKeys:
     """Writes the keys into the sessions; a session on which somebody acts just now is tried again later."""
 
-    def __init__(self, settings: Settings, database: Engine) -> None:
-        self._settings, self._database = settings, database
+    def __init__(
+        self,
+        settings: Settings,
+        database: Engine,
+        opened: Callable[[], Sessions],
+        kept: Callable[[str], Collection[tuple[str, int]]],
+    ) -> None:
+        """Nothing is written yet.
+
+        Args:
+            settings: those in force.
+            database: Refit's.
+            opened: gives the sessions for a look.
+            kept: session → ends on this machine of connections to it that the jump host lets go on.
+        """
+        self._settings, self._database, self._opened, self._kept = settings, database, opened, kept
         self._keys = PersonKeys(database)
+        self._room, self._under_way = threading.BoundedSemaphore(opened().engine.at_once), set[str]()
         self._applied: dict[str, tuple[PublicKey, ...]] = {}
         self._connected = direct.connected()
         self._seen: tuple[object, ...] = ()
@@ -61,16 +80,29 @@ class SessionAuthorizedKeys:
         self._lost_keys = set[str]()
 
     def look(self) -> None:
-        """Bring every session up to date whose keys have changed."""
-        sessions = Sessions.open(self._settings, self._database)
+        """Bring every session up to date whose keys have changed; those that take longer go on after it."""
+        sessions = self._opened()
         names = {session.name for session in sessions.store.sessions()}
-        by_session = self._now_allowed()
-        for name in self._applied.keys() - names:
+        by_session, begun = self._now_allowed(), list[str]()
+        for name in {*list(self._applied)} - names:
             del self._applied[name]
-        for name in sorted(names):
+        for name in sorted(names - self._under_way):
             keys = by_session.get(name, ())
-            if self._applied.get(name) != keys and time.monotonic() >= self._not_before.get(name, 0.0):
-                self._try(sessions, name, keys)
+            due = self._applied.get(name) != keys and time.monotonic() >= self._not_before.get(name, 0.0)
+            if due and self._room.acquire(blocking=False):
+                self._under_way.add(name)
+                threading.Thread(target=self._work, args=(sessions, name, keys), daemon=True).start()
+                begun.append(name)
+        wait_until(lambda: self._under_way.isdisjoint(begun), seconds=_AWAITED_SECONDS, pause=_PAUSE_SECONDS)
+
+    def _work(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> None:
+        try:
+            self._try(sessions, name, keys)
+        except Exception:
+            logger.exception("the keys of %s can't be brought", name)
+        finally:
+            self._under_way.discard(name)
+            self._room.release()
 
     def _try(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> None:
         failed = self._not_before.pop(name, None) is not None
@@ -78,13 +110,19 @@ class SessionAuthorizedKeys:
             if failed or not self._is_there(sessions, name, keys):
                 self._bring(sessions, name, keys, again=failed)
             elif name not in self._applied and sessions.ssh.addresses().get(name) in self._connected:
-                direct.end_quietly(sessions, name)  # a process before this one may have died between key and connection
+                self._end_connections(
+                    sessions, name
+                )  # a process before this one may have died between key and connection
             self._applied[name] = keys
         except LeaseTaken:
             logger.info("the keys of %s wait: somebody acts on it", name)
         except RefitError as error:  # an image without sshd, for instance
             self._not_before[name] = time.monotonic() + _AGAIN_SECONDS
             logger.warning("the keys of %s can't be brought: %s", name, error)
+
+    def _end_connections(self, sessions: Sessions, name: str) -> None:
+        """End the connections to a session whose keys it doesn't know any more."""
+        direct.end_quietly(sessions, name, self._kept(name))
 
     def _is_there(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> bool:
         """Whether nothing has to be done, as for most sessions after this process was started anew."""
@@ -111,7 +149,7 @@ class SessionAuthorizedKeys:
             if again or before != keys:
                 sessions.ssh.authorize_people(session, keys)
             if name in self._lost_keys:
-                direct.end_quietly(sessions, name)
+                self._end_connections(sessions, name)
                 self._lost_keys.discard(name)
             # One that had no key yet runs without sshd.
             if keys and sessions.running(session) is Running.running:

@@ -8,28 +8,43 @@ import signal
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 import psutil
 
 
-def targets(pids: Iterable[int], port: int) -> frozenset[str]:
-    """The addresses to which processes are connected at a port.
+class Forwarding(NamedTuple):
+    """A connection that a process of the sshd has opened to a session, for its client.
+
+    Attributes:
+        address, port: its end on this machine.
+        target: the address to which it leads.
+    """
+
+    address: str
+    port: int
+    target: str
+
+
+def forwardings(pids: Iterable[int], port: int) -> frozenset[Forwarding]:
+    """The connections of processes to this port, wherever that is.
 
     A process that has ended leads nowhere. Until its parent has heard of that, its files belong to the machine's root,
     who is nobody in a namespace of users.
     """
-    led = set[str]()
+    open_ones = set[Forwarding]()
     for pid in pids:
         try:
             ends = psutil.Process(pid).net_connections("tcp")
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-        led |= {end.raddr.ip for end in ends if end.raddr and end.raddr.port == port}
-    return frozenset(led)
+        to_port = (end for end in ends if end.raddr and end.raddr.port == port)
+        open_ones |= {Forwarding(end.laddr.ip, end.laddr.port, end.raddr.ip) for end in to_port}
+    return frozenset(open_ones)
 
 
 def main() -> None:
-    """Answer each line `PORT PID …` with one of addresses."""
+    """Answer each line `PORT PID …` with one of `ADDRESS,PORT,TARGET …`."""
     # It comes while a line is waited for.
     signal.signal(signal.SIGCHLD, lambda *_: sys.exit(1))
     # Its output is no answer, and goes where errors go.
@@ -38,7 +53,7 @@ def main() -> None:
     try:
         for line in sys.stdin:
             port, *pids = map(int, line.split())
-            print(*sorted(targets(pids, port)), flush=True)
+            print(*(f"{end.address},{end.port},{end.target}" for end in forwardings(pids, port)), flush=True)
     finally:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with suppress(ProcessLookupError):

@@ -16,16 +16,31 @@ from flows.core.errors import RefitError
 from flows.core.formatting import some
 from flows.core.lazily import lazily
 from flows.core.settings import Settings
+from flows.core.threads import at_once
+from flows.host.sockets import why_unreached
 from flows.services.doctor_findings import Finding
+from flows.sessions.model import SSH_PORT
 
 with lazily(globals()):
     from flows.sessions import engines
-    from flows.sessions.kubernetes import builder_job, isolation, kinds, ownership, refusals, rights
+    from flows.sessions.kubernetes import (
+        builder_job,
+        isolation,
+        kinds,
+        manifests,
+        ownership,
+        records,
+        refusals,
+        rights,
+    )
     from flows.sessions.kubernetes.cluster import Cluster
     from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
     from flows.sessions.kubernetes.manifests import ClusterOptions
+    from flows.sessions.kubernetes.records import SessionPod
     from flows.sessions.kubernetes.refusals import ClusterError, NotServed, Right
 
+# Pods that are looked at, those that are tried, and seconds for each.
+_SEEN, _TRIED, _REACHED_SECONDS = 50, 4, 1.5
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -49,7 +64,9 @@ def cluster(settings: Settings) -> Iterable[Finding]:
         elif sees_nodes:
             nodes = (cluster.of_all("api/v1", "nodes") or {}).get("items") or []
             yield judge_gpus(nodes, settings.kubernetes.gpu_resource)
-        yield judge_isolation(options, all(map(cluster.may, rights.ISOLATION)))
+        yield judge_isolation(options, all(map(cluster.may, rights.ISOLATION)), ssh=settings.jump_wanted)
+        if cluster.may(Right("pods", "list")):
+            yield judge_reach(_reached(cluster))
         yield from _objects(cluster, options)
         yield judge_snapshots(ClusterSnapshots(cluster).how())
     except RefitError as error:
@@ -176,11 +193,41 @@ def judge_class(cluster: Cluster, name: str) -> Finding:
     return Finding("GPUs", bool(there), seen, f"{hint}deviceclasses`.")
 
 
-def judge_isolation(options: ClusterOptions, allowed: bool) -> Finding:
-    """Whether sessions are kept apart by a NetworkPolicy; nobody can ask a cluster whether it enforces one."""
+def _reached(cluster: Cluster) -> dict[str, str]:
+    """Pod → why this machine doesn't reach it; empty: it does. Those of some sessions that run are tried."""
+    told = cluster.page("pods", labelSelector=f"{manifests.KIND}=session", limit=str(_SEEN))["items"]
+    running = [pod for pod in map(records.pod, told) if pod.address and not (pod.idle or pod.ending or pod.over)]
+
+    def reach(pod: SessionPod) -> tuple[str, str]:
+        return f"{pod.name} ({pod.address})", why_unreached(pod.address, SSH_PORT, _REACHED_SECONDS)
+
+    return dict(at_once(reach, running[:_TRIED]))
+
+
+def judge_reach(tried: Mapping[str, str]) -> Finding:
+    """Whether the gateway, the forwarder and the jump host get to the Pods of sessions from this machine."""
+    if not tried:
+        return Finding("network of Pods", True, "not tried, for no session runs")
+    hint = (
+        "let Refit run where Pods are reached: on a node, inside the cluster, or with a route to the network of Pods. "
+        "A NetworkPolicy of the cluster may keep it out, too."
+    )
+    missed = [f"{pod}: {why}" for pod, why in tried.items() if why]
+    return Finding("network of Pods", not missed, f"not reached: {some(missed)}" if missed else "reached", hint)
+
+
+def judge_isolation(options: ClusterOptions, allowed: bool, *, ssh: bool = False) -> Finding:
+    """Whether sessions are kept apart by a NetworkPolicy; nobody can ask a cluster whether it enforces one.
+
+    Args:
+        options: of the cluster.
+        allowed: Refit may make it.
+        ssh: people are to come in by ssh, which nobody does without it.
+    """
     if isolation.policy(options) is None:
         seen = (
-            "not asked for: Pods of the cluster reach each other's ports; `kubernetes.gateway_addresses` changes that"
+            "not asked for: Pods of the cluster reach each other's ports"
+            f"{', and so nobody comes in by ssh' if ssh else ''}; `kubernetes.gateway_addresses` changes that"
         )
         return Finding("sessions apart", True, seen)
     seen = "by a NetworkPolicy, if the cluster's network enforces it"

@@ -140,10 +140,29 @@ class Sshd(Protocol):
             RefitError: its image has none.
         """
 
-    def end_logins(self, session: Session, good: Collection[str]) -> int:
+    def present(self, container: str) -> bool:
+        """Let the sshd in a container that runs show the session's host certificate; no: it runs none yet.
+
+        Raises:
+            RefitError: it was started otherwise than Refit's images do.
+        """
+
+    def outdated(self, addresses: Mapping[str, str]) -> frozenset[str]:
+        """The sessions of these that aren't at this IP address any more, as far as nobody has seen to that.
+
+        Raises:
+            RefitError: nobody can tell just now.
+        """
+
+    def end_logins(self, session: Session, good: Collection[str], kept: Collection[tuple[str, int]] = ()) -> int:
         """End the connections to it by other keys than those with these fingerprints; returns how many there were.
 
-        An engine that can't tell which key has opened a connection ends all of them.
+        An engine that can't tell which key has opened a connection ends all but those that are `kept`.
+
+        Args:
+            session: the session.
+            good: fingerprints of the keys that it knows now.
+            kept: the other ends (address, port) of connections that go on, whatever their key here is.
 
         Raises:
             RefitError: nobody knows by which keys they came in.

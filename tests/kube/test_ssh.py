@@ -13,24 +13,19 @@ from flows import services
 from flows.core.errors import RefitError
 from flows.core.programs import command
 from flows.core.programs.command import ProgramFailed
-from flows.core.settings.cluster import ClusterSettings, Snapshots
-from flows.images.registry import Registry
 from flows.jump import direct
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
 from flows.sessions.kubernetes import isolation
 from flows.sessions.reconfigure import change_keys
 from flows.sessions.ssh.keys import PublicKey, added, read_keys
-from tests.support import cluster_images, variants
-from tests.support.cluster import NAMESPACE, Lab, kubectl
-from tests.support.cluster_moves import NAME, ClusterScene, session_between, settings_for_cluster
+from tests.support.cluster import Lab, kubectl
+from tests.support.cluster_moves import NAME, ClusterScene
+from tests.support.cluster_ssh import GATEWAY, scene_with_ssh
 from tests.support.moving import carry_out, to
-from tests.support.waiting import PATIENCE, free_span
+from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.long]
-_PROFILE = "light-minimal-deb12-py311"
-# The bridge between this machine and the nodes.
-_GATEWAY = "10.99.0.1/32"
 
 
 @dataclass(frozen=True)
@@ -57,22 +52,8 @@ class Person:
 
 @pytest.fixture(scope="module")
 def scene(cluster: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterScene]:
-    folder = tmp_path_factory.mktemp("ssh")
-    chosen = ClusterSettings(namespace=NAMESPACE, home_gb=1, snapshots=Snapshots.none, gateway_addresses=(_GATEWAY,))
-    settings = settings_for_cluster(folder / "refit", kubernetes=chosen, ssh_ports=free_span())
-    one, two, bad = (
-        cluster_images.push(f"late-ssh-{name}", before, folder, late=True, ssh=True)
-        for name, before in {"one": ":", "two": ":", "bad": "exit 3"}.items()
-    )
-    registry = Registry(settings)
-    for digest in (one, two, bad):
-        variants.sign(settings, registry, registry.manifest(settings.repository, digest), {})
-    try:
-        with session_between(settings, _PROFILE, cluster_images.LATE_SERVER, (one, two), bad) as scene:
-            yield scene
-    finally:
-        services.down(settings)
-        kubectl("delete", "networkpolicy", isolation.NAME, "--ignore-not-found")
+    with scene_with_ssh(tmp_path_factory.mktemp("ssh")) as scene:
+        yield scene
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +88,7 @@ def test_the_same_login_works_before_and_after_a_move_and_its_way_back(person: P
 
 def test_nobody_else_reaches_it_and_no_key_is_in_what_others_may_read(person: Person) -> None:
     policy = kubectl("get", "networkpolicy", isolation.NAME, "-o", "yaml")
-    assert _GATEWAY in policy
+    assert GATEWAY in policy
     folder = person.scene.sessions.ssh.folder(NAME)
     told = kubectl("get", "pods,configmaps,events", "-o", "yaml")
     private = (folder / "host_key").read_text().splitlines()[1:-1]

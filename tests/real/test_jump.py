@@ -79,6 +79,12 @@ class Host:
         port = self.sessions.ssh.port(session)
         self.sessions.ssh.forwarder.point(port, f"{address}:{SSH_PORT}" if address else "")
 
+    def lead(self, session: str) -> None:
+        """Let a session be at its own address, and wait until people are led there."""
+        self.point(session, self.addresses[session])
+        hosts = self.settings.home / "services" / "jump" / "shared" / "hosts"
+        wait_until(lambda: f"{self.addresses[session]} {session}.refit" in hosts.read_text().splitlines())
+
     @property
     def monitor(self) -> psutil.Process:
         [state] = [state for state in services.status(self.settings) if state.name == "jump"]
@@ -128,10 +134,10 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         host.say()
         stack.callback(services.down, settings)
         services.up(settings, only=["jump"])
-        for owner, address in addresses.items():
+        for owner in addresses:
             host.laptop(owner)
             wait_until(lambda owner=owner: sessions.ssh.people_keys(owner))  # the monitor has brought them
-            host.point(owner, address)
+            host.lead(owner)
         yield host
 
 
@@ -147,7 +153,7 @@ def _record(sessions: Sessions, settings: Settings, name: str) -> Session:
 @pytest.fixture
 def ada(host: Host) -> Laptop:
     host.say()
-    host.point("ada", host.addresses["ada"])
+    host.lead("ada")
     return host.laptop("ada")
 
 

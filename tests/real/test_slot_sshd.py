@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from flows.core.programs import command
+from flows.host.sockets import written_ends
 from flows.sessions.kubernetes import manifests, ssh_mounts
 from flows.sessions.model import SSH_PORT, USER
 from tests.support.machine import ROOT
@@ -27,7 +28,7 @@ _UID = 399124
 _AS_USER = ("setpriv", f"--reuid={_UID}", f"--regid={_UID}", "--clear-groups")
 _SESSION = replace(SESSION, uid=_UID, environment={"COLOUR": "light blue"})
 _PROGRAM = manifests.program(_SESSION, ["sleep", "600"])
-_NO_SSHD, _REFUSED = 69, 75
+_NO_SSHD, _REFUSED, _ESTABLISHED = 69, 75, "01"
 # Shell text of a login: the process that serves it, in the words of the slot.
 _SERVED_BY = "read -r _ _ _ parent _ </proc/$$/stat"
 
@@ -39,6 +40,24 @@ class Pod:
     first: int
     secret: Path
     key: Path
+
+    def ends(self) -> set[int]:
+        """The ports from which open connections to its sshd come."""
+        table = Path(f"/proc/{self.first}/net/tcp").read_text().splitlines()[1:]
+        rows, own = (line.split()[1:4] for line in table), f":{SSH_PORT:04X}"
+        remote = (there for here, there, state in rows if here.endswith(own) and state == _ESTABLISHED)
+        return {int(end.rpartition(":")[2], 16) for end in remote}
+
+    @contextmanager
+    def connected(self) -> Iterator[subprocess.Popen[str]]:
+        """A login that answers each line with itself."""
+        call, pipe = self.call("echo in; exec cat"), subprocess.PIPE
+        with subprocess.Popen(call, stdin=pipe, stdout=pipe, text=True) as login:
+            try:
+                assert login.stdout and login.stdout.readline() == "in\n"
+                yield login
+            finally:
+                login.kill()
 
     def slot(self, *words: str, stdin: str = "") -> str:
         """Call its script as an exec does; returns its output."""
@@ -187,6 +206,26 @@ def test_keys_that_come_and_go_count_at_once_and_connections_end(pod: Pod) -> No
     wait_until(lambda: pod.says("echo in") == "in")
 
 
+def test_connections_that_are_known_by_their_ends_go_on_and_only_they(pod: Pod) -> None:
+    pod.let_in("1")
+    pod.begin()
+    wait_until(lambda: pod.says("echo in") == "in")
+    wait_until(lambda: not pod.ends())
+    with pod.connected() as owner:
+        (own,) = pod.ends()
+        kept = "".join(f" {end} " for end in written_ends("127.0.0.1", own))
+        for _ in range(2):  # the second time, its listener is another one than that which has let the owner in
+            with pod.connected() as guest:
+                assert pod.ends() > {own}
+                assert int(pod.slot("hang-up", stdin=kept)) >= 1
+                assert guest.wait(60 * PATIENCE) != 0
+            assert _answer(owner, "still here") == "still here"
+            wait_until(lambda: pod.says("echo in") == "in")
+        wait_until(lambda: pod.ends() == {own})
+        assert int(pod.slot("hang-up", stdin=" 0100007F:0001 ")) >= 1
+        assert owner.wait(60 * PATIENCE) != 0
+
+
 def test_a_late_call_lets_nobody_into_a_session_that_was_stopped(pod: Pod) -> None:
     pod.let_in("1")
     pod.begin()
@@ -283,3 +322,10 @@ def _is_childless(pod: Pod) -> bool:
     except subprocess.CalledProcessError:
         return False
     return True
+
+
+def _answer(login: subprocess.Popen[str], line: str) -> str:
+    assert login.stdin and login.stdout
+    login.stdin.write(f"{line}\n")
+    login.stdin.flush()
+    return login.stdout.readline().strip()

@@ -191,10 +191,11 @@ def session_between(
     bad: str,
     own: tuple[str, ...] = (),
     resources: Resources = Resources(),  # noqa: B008 - it is frozen
+    owner: str = "",
 ) -> Iterator[ClusterScene]:
     """The session with some files in its home, on the first of these images, which are in the registry and signed."""
     sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
-    sessions.create(NAME, profile, _RELEASE, good[0], access, resources=resources)
+    sessions.create(NAME, profile, _RELEASE, good[0], access, resources=resources, owner=owner)
     try:
         sessions.execute(NAME, ["sh", "-euc", f"cd /home/dev; {_FURNISH}"])
         yield ClusterScene(settings, sessions, journal, good, bad, own)

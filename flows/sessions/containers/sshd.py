@@ -10,12 +10,15 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
 
+from flows.core.programs.command import ProgramFailed
 from flows.sessions.engine import Engine
 from flows.sessions.model import SSH_PORT, Session
+from flows.sessions.ssh import host_certificates
 
 # Every image's entry point; called again, it starts sshd if there are keys and none runs.
 START = "/usr/local/bin/start-session"
@@ -57,8 +60,28 @@ class ContainerSshd:
         """
         self._engine.execute(session.container, [START])
 
-    def end_logins(self, session: Session, good: Collection[str]) -> int:
+    def present(self, container: str) -> bool:
+        """Let the sshd in a container that runs show the session's host certificate; no: it runs none yet.
+
+        Raises:
+            RefitError: it was started otherwise than Refit's images do.
+        """
+        try:
+            host_certificates.present(partial(self._engine.execute, container))
+        except ProgramFailed as error:
+            if error.exit_code_of_program != host_certificates.NOT_YET:
+                raise
+            return False
+        return True
+
+    def outdated(self, addresses: Mapping[str, str]) -> frozenset[str]:
+        """None: a container keeps its address until Refit ends it, or starts it anew."""
+        return frozenset()
+
+    def end_logins(self, session: Session, good: Collection[str], kept: Collection[tuple[str, int]] = ()) -> int:
         """End the connections to it by other keys than those with these fingerprints; returns how many there were.
+
+        The log names the key of each, so none is `kept` for another reason.
 
         Raises:
             RefitError: its log can't be read.

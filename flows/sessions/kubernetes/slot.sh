@@ -140,11 +140,24 @@ listener() {
     done)
     [ -n "$sockets" ] || return 0
     sshds | while read -r pid parent; do
-        [ "$parent" = 1 ] || continue
-        for descriptor in "/proc/$pid/fd"/*; do
-            link=$(readlink "$descriptor") || continue
-            case $sockets in *"$link "*) echo "$pid"; exit ;; esac
-        done
+        if [ "$parent" = 1 ] && has_open "$pid" "$sockets"; then echo "$pid"; exit; fi
+    done
+} 2>/dev/null
+
+has_open() { # pid sockets: whether it has one of them open
+    for descriptor in "/proc/$1/fd"/*; do
+        link=$(readlink "$descriptor") || continue
+        case $2 in *"$link "*) return 0 ;; esac
+    done
+    return 1
+} 2>/dev/null
+
+# The sockets of connections that come from these ends, each of which the kernel writes so, with a blank on both sides.
+sockets_from() { # ends
+    [ -n "$1" ] || return 0
+    cat /proc/net/tcp /proc/net/tcp6 | while read -r _ here there state _ _ _ _ _ inode _; do
+        case $here-$state in *:08AE-01) ;; *) continue ;; esac # port 2222, which is connected
+        case $1 in *" $there "*) echo "socket:[$inode] " ;; esac
     done
 } 2>/dev/null
 
@@ -181,9 +194,15 @@ await_keys() { # until kubelet has brought this version
     done
 }
 
-end_sshds() { # how many
-    ended=0 tries=500
-    while seen=$(sshds) && [ -n "$seen" ]; do
+without() { # sockets: the sshds that have none of them open
+    sshds | while read -r pid parent; do
+        [ -n "$1" ] && has_open "$pid" "$1" || echo "$pid $parent"
+    done
+}
+
+end_sshds() { # ends: all but those that serve connections which come from there; how many
+    ended=0 tries=500 kept=$(sockets_from "${1:-}")
+    while seen=$(without "$kept") && [ -n "$seen" ]; do
         # shellcheck disable=SC2086 # pairs of a process and its parent
         set -- $seen
         while [ $# -gt 0 ]; do
@@ -197,10 +216,11 @@ end_sshds() { # how many
     echo $ended
 }
 
-# All of its connections; how many. Nothing in the session can tell of a process that is to be spared.
-hang_up() {
+# All of its connections, but those that Refit knows by where they come from; how many. Nothing in the session can tell
+# of one that is to be spared: which process has which connection is the kernel's word.
+hang_up() { # ends
     main=$(listener)
-    ended=$(end_sshds) || exit
+    ended=$(end_sshds "$1") || exit
     [ -z "$main" ] || ended=$((ended - 1))
     echo "$ended"
     [ -s "$slot/running" ] || return 0
@@ -321,6 +341,6 @@ sshd)
     [ ! -s $ssh/authorized_keys ] || serve "$2"
     ;;
 serve) become_sshd ;;
-hang-up) hang_up ;;
+hang-up) hang_up "$(cat)" ;;
 *) echo "slot: unknown: $verb" >&2; exit 64 ;;
 esac

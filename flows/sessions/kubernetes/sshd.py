@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 
 from flows.core import fence
 from flows.core.errors import RefitError
+from flows.host.sockets import why_unreached, written_ends
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ProgramEnded
 from flows.sessions.kubernetes.isolation import Isolation, policy
@@ -18,10 +20,12 @@ from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.records import SessionPod, Slot
 from flows.sessions.kubernetes.slots import Slots
 from flows.sessions.kubernetes.ssh_mounts import FILES, TOLD, VERSION
-from flows.sessions.model import Session
+from flows.sessions.model import SSH_PORT, Session
 
 # Kubelet looks each minute, and a cache of its own may be a minute old; told of a change of the Pod, it looks at once.
 _BROUGHT_SECONDS = 120.0
+# Seconds in which a Pod's own network answers.
+_REACHED_SECONDS = 5.0
 # Of sysexits.h, by which the program of a slot says why it can't: EX_USAGE, EX_UNAVAILABLE.
 _UNKNOWN, _NO_SSHD = 64, 69
 _AUTHORIZED = FILES[0]
@@ -90,21 +94,41 @@ class SlotSshd:
         """Start it in the slot of a session that runs without.
 
         Raises:
-            RefitError: its image has none.
+            RefitError: its image has none, or this machine doesn't reach its Pod.
         """
         version = _version(_files(session))
         for pod, slot in self._with_home(session.name):
             if slot.opened == session.generation:
                 self._call(session, pod, slot, "sshd", version, str(slot.opened), str(fence.number()))
+                if why := why_unreached(pod.address, SSH_PORT, _REACHED_SECONDS):
+                    raise _unreached(session, pod, why)
 
-    def end_logins(self, session: Session, good: Collection[str]) -> int:
-        """End all connections to it: which key has opened one is known in its slot alone."""
+    def present(self, container: str) -> bool:
+        """Nothing: slots begin it with the certificate, which comes with the first key."""
+        return True
+
+    def outdated(self, addresses: Mapping[str, str]) -> frozenset[str]:
+        """The sessions of these that have no Pod at this address: one that died leaves it to any other.
+
+        Raises:
+            ClusterError: the API server doesn't answer.
+        """
+        return frozenset(name for name, address in addresses.items() if address not in self._addresses(name))
+
+    def _addresses(self, session: str) -> set[str]:
+        """The addresses that nobody else has yet: a Pod that was told to end keeps its own until it has ended."""
+        return {pod.address for pod in self._placement.pods(session) if not pod.over}
+
+    def end_logins(self, session: Session, good: Collection[str], kept: Collection[tuple[str, int]] = ()) -> int:
+        """End all connections to it but those that come from `kept`: which key has opened one, its slot alone knows."""
+        ends = "".join(f" {word} " for address, port in sorted(kept) for word in written_ends(address, port))
         slots = self._with_home(session.name)
-        return sum(int(self._call(session, pod, slot, "hang-up").strip() or 0) for pod, slot in slots)
+        return sum(_number(self._call(session, pod, slot, "hang-up", stdin=ends.encode())) for pod, slot in slots)
 
-    def _call(self, session: Session, pod: SessionPod, slot: Slot, *words: str) -> str:
+    def _call(self, session: Session, pod: SessionPod, slot: Slot, *words: str, stdin: bytes = b"") -> str:
         try:
-            return self._slots.call(pod.name, slot.name, *words, limit=_BROUGHT_SECONDS).decode(errors="replace")
+            answer = self._slots.call(pod.name, slot.name, *words, stdin=stdin, limit=_BROUGHT_SECONDS)
+            return answer.decode(errors="replace")
         except ProgramEnded as error:
             if error.code not in _REFUSALS:
                 raise
@@ -116,12 +140,28 @@ class SlotSshd:
         return [(pod, slot) for pod in pods for slot in pod.slots if slot.opened and not slot.late]
 
 
+def _number(answer: str) -> int:
+    """The number in an answer, among which programs of the session may have written; 0: there is none."""
+    number = re.match(r"\s*([0-9]{1,6})\s*\Z", answer, re.ASCII)
+    return int(number[1]) if number else 0
+
+
 def _refused(session: Session, code: int) -> ClusterError:
     again = f"`refit session stop {session.name}` and `refit session start {session.name}` make another Pod."
     return ClusterError(
         f"Nobody can come into the session {session.name!r} by ssh.",
         why=_REFUSALS[code],
         hint=again if code == _UNKNOWN else "",
+    )
+
+
+def _unreached(session: Session, pod: SessionPod, why: str) -> ClusterError:
+    return ClusterError(
+        f"Refit doesn't reach the sshd of the session {session.name!r}.",
+        why=f"{pod.address} port {SSH_PORT}, its Pod's address: {why}. Only the cluster may have a route to that, or a "
+        "NetworkPolicy keeps Refit out.",
+        hint="let Refit, its gateway and its jump host run where Pods are reached (on a node, inside the cluster, or "
+        "with a route to the network of Pods), and `kubernetes.gateway_addresses` name the address as Pods see it.",
     )
 
 

@@ -64,9 +64,9 @@ class HostCertificates:
             name: of the session.
             folder: with its host key.
         """
-        public, certificate = folder / "host_key.pub", folder / CERTIFICATE
-        if not public.exists() or (certificate.exists() and not _due(certificate, public)):
+        if not self.is_due(folder):
             return
+        public, certificate = folder / "host_key.pub", folder / CERTIFICATE
         key, draft = self._key(), folder / "draft.pub"
         call: list[str | Path] = ["ssh-keygen", "-q", "-s", key, "-I", f"refit-{name}", "-h", "-n", host_name(name)]
         root = not self._settings.in_cluster
@@ -76,6 +76,15 @@ class HostCertificates:
             command.run(["chmod", "--", "0644", folder / "draft-cert.pub"], root=root)
             command.run(["mv", "-T", "--", folder / "draft-cert.pub", certificate], root=root)
             command.run(["rm", "-f", "--", draft], root=root)
+
+    def is_due(self, folder: Path) -> bool:
+        """Whether the host key in a folder has no certificate, or one that is due; without a host key, it isn't.
+
+        Args:
+            folder: with the host key.
+        """
+        public, certificate = folder / "host_key.pub", folder / CERTIFICATE
+        return public.exists() and (not certificate.exists() or _due(certificate, public))
 
     def _key(self) -> Path:
         folder = self._settings.folder("services", "jump", "authority")

@@ -22,7 +22,6 @@ from flows.core.settings import Settings
 from flows.core.waiting import retry
 from flows.sessions.engine import Engine
 from flows.sessions.model import SSH_PORT, USER, Session, check_name
-from flows.sessions.ssh import host_certificates
 from flows.sessions.ssh.forwarder import Forwarder
 from flows.sessions.ssh.host_certificates import HostCertificates
 from flows.sessions.ssh.keys import PublicKey, read_keys
@@ -158,12 +157,14 @@ class Ssh:
         """
         try:
             self.certificates.sign(session.name, session.ssh_folder)
-            host_certificates.present(partial(self._engine.execute, container))
+            return self._engine.sshd.present(container)
         except RefitError as error:
-            if isinstance(error, ProgramFailed) and error.exit_code_of_program == host_certificates.NOT_YET:
-                return False
             logger.warning("%s shows no host certificate: %s", session.name, error)
         return True
+
+    def has_due_certificate(self, session: Session) -> bool:
+        """Whether the certificate of a session's host key has to be signed anew; without a host key, there is none."""
+        return self.certificates.is_due(session.ssh_folder)
 
     def close(self, session: Session) -> None:
         """Let logins wait, because the session's container goes."""

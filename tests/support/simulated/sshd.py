@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from flows.sessions.model import Session
 
@@ -19,5 +19,11 @@ class SimulatedSshd:
     def start(self, session: Session) -> None:
         pass
 
-    def end_logins(self, session: Session, good: Collection[str]) -> int:
+    def present(self, container: str) -> bool:
+        return True
+
+    def outdated(self, addresses: Mapping[str, str]) -> frozenset[str]:
+        return frozenset()
+
+    def end_logins(self, session: Session, good: Collection[str], kept: Collection[tuple[str, int]] = ()) -> int:
         return 0

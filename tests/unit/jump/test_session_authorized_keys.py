@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine
 
 from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.jump import direct, session_authorized_keys
+from flows.jump import direct
 from flows.jump.session_authorized_keys import SessionAuthorizedKeys
-from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.sessions.ssh.keys import PublicKey, read_keys
+from tests.support.waiting import PATIENCE, wait_until
 
 _KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGPxTeBnBYYPqTA2LkyOB+Xb2DHl5s8GFQBlVKnxmCHy bob@home"
 
@@ -46,24 +47,85 @@ class Ssh:
 def test_a_key_that_went_is_taken_away_again_where_that_failed_and_its_connections_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ssh, ended, at = Ssh(), list[str](), [time.monotonic()]
-    store = SimpleNamespace(sessions=lambda: [SimpleNamespace(name="ada")], session=lambda name: name)
-    sessions: Any = SimpleNamespace(
-        store=store, ssh=ssh, alone=lambda *_: nullcontext(), running=lambda _: Running.stopped
-    )
-    monkeypatch.setattr(Sessions, "open", lambda *_: sessions)
+    ssh, ended = Ssh(), list[object]()
+    sessions = sessions_of(ssh, "ada")
+    kept = frozenset({("192.0.2.7", 40001)})
     monkeypatch.setattr(SessionAuthorizedKeys, "_now_allowed", lambda _: {})
-    monkeypatch.setattr(direct, "end_quietly", lambda _, name: ended.append(name))
-    monkeypatch.setattr(session_authorized_keys.time, "monotonic", lambda: at[0])
-    settings = Settings(home=tmp_path / "refit")
-    keeper = SessionAuthorizedKeys(settings, open_database(f"sqlite:///{tmp_path}/refit.db"))
+    monkeypatch.setattr(direct, "end_quietly", lambda _, name, spared: ended.append((name, spared)))
+    keeper = SessionAuthorizedKeys(
+        Settings(home=tmp_path / "refit"), database(tmp_path), lambda: sessions, lambda _: kept
+    )
     for _ in range(2):
-        keeper.look()
+        look(keeper)
         assert ssh.has == () and ssh.brought == 0 and ended == []
-        at[0] += 61
+        ssh.away = False
+        look(keeper)
+        assert ssh.brought == 0, "it isn't tried again at once"
+        ssh.away = True
+        let_pass(keeper)
     ssh.away = False
+    look(keeper)
+    assert ssh.brought == 1 and ended == [("ada", kept)]
+    let_pass(keeper)
+    look(keeper)
+    assert ssh.brought == 1 and ended == [("ada", kept)]
+
+
+def test_a_session_that_takes_its_keys_slowly_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One on Kubernetes can hold the program that brings them."""
+    begun, released = list[str](), Event()
+
+    class Slow(Ssh):
+        def people_keys(self, name: str) -> tuple[PublicKey, ...]:
+            begun.append(name)
+            return () if name == "eve" and released.wait(PATIENCE) else super().people_keys(name)
+
+    monkeypatch.setattr(SessionAuthorizedKeys, "_now_allowed", lambda _: {})
+    monkeypatch.setattr(direct, "end_quietly", lambda *_: None)
+    ssh = Slow()
+    ssh.away = False
+    names = ["eve", "fay", "guy"]
+    settings, sessions = Settings(home=tmp_path / "refit"), sessions_of(ssh, *names)
+    keeper = SessionAuthorizedKeys(settings, database(tmp_path), lambda: sessions, lambda _: ())
+    try:
+        keeper.look()
+        wait_until(lambda: keeper._under_way == {"eve"})
+        assert sorted({*begun}) == names
+        begun.clear()
+        keeper.look()
+        assert begun == [], "it isn't begun twice"
+    finally:
+        released.set()
+    wait_until(lambda: not keeper._under_way)
+
+
+def database(folder: Path) -> Engine:
+    return open_database(f"sqlite:///{folder}/refit.db")
+
+
+def sessions_of(ssh: Ssh, *names: str) -> Any:
+    """Some sessions that are stopped."""
+    store = SimpleNamespace(
+        sessions=lambda: [SimpleNamespace(name=name) for name in names],
+        session=lambda name: name,
+    )
+    return SimpleNamespace(
+        store=store,
+        ssh=ssh,
+        engine=SimpleNamespace(at_once=4),
+        alone=lambda *_: nullcontext(),
+        running=lambda _: Running.stopped,
+    )
+
+
+def let_pass(keeper: SessionAuthorizedKeys) -> None:
+    """Let the time be over after which what has failed is tried again."""
+    keeper._not_before = dict.fromkeys(keeper._not_before, 0.0)
+
+
+def look(keeper: SessionAuthorizedKeys) -> None:
+    """Let it look, and wait for what it has begun."""
     keeper.look()
-    assert ssh.brought == 1 and ended == ["ada"]
-    at[0] += 61
-    keeper.look()
-    assert ssh.brought == 1 and ended == ["ada"]
+    wait_until(lambda: not keeper._under_way)

@@ -12,7 +12,7 @@ import pytest
 from flows.catalog.model import Access
 from flows.core.settings import Settings
 from flows.core.settings.cluster import ClusterSettings
-from flows.services.doctor_cluster import judge_isolation
+from flows.services.doctor_cluster import judge_isolation, judge_reach
 from flows.sessions.kubernetes import home_pods, isolation, manifests, trial_pods
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.manifests import ClusterOptions
@@ -120,10 +120,19 @@ def test_a_gateway_outside_comes_from_the_addresses_that_the_settings_name() -> 
 def test_where_nobody_knows_from_where_the_gateway_comes_there_is_none_and_the_doctor_says_so() -> None:
     assert isolation.policy(OPTIONS) is None
     seen = judge_isolation(OPTIONS, allowed=True)
-    assert seen.ok and "kubernetes.gateway_addresses" in seen.seen
+    assert seen.ok and "kubernetes.gateway_addresses" in seen.seen and "ssh" not in seen.seen
+    assert "nobody comes in by ssh" in judge_isolation(OPTIONS, allowed=True, ssh=True).seen
     lacks = judge_isolation(OUTSIDE, allowed=False)
     assert not lacks.ok and "networkpolicies" in lacks.hint
     assert "if the cluster's network enforces it" in judge_isolation(OUTSIDE, allowed=True).seen
+
+
+def test_the_doctor_says_which_pods_this_machine_does_not_reach() -> None:
+    assert judge_reach({}).ok and "no session runs" in judge_reach({}).seen
+    assert judge_reach({"refit-ada-1 (10.0.0.9)": ""}).ok
+    missed = judge_reach({"refit-ada-1 (10.0.0.9)": "No route to host", "refit-bob-1 (10.0.0.8)": ""})
+    assert not missed.ok and "refit-ada-1 (10.0.0.9): No route to host" in missed.seen and "bob" not in missed.seen
+    assert "a route to the network of Pods" in missed.hint
 
 
 def test_settings_take_ranges_of_addresses_alone() -> None:

@@ -15,7 +15,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.core.settings.cluster import ClusterSettings, SessionEngine
 from flows.sessions.engine import Engine
-from flows.sessions.kubernetes import manifests, ssh_mounts
+from flows.sessions.kubernetes import manifests, ssh_mounts, sshd
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ProgramEnded
 from flows.sessions.kubernetes.isolation import Isolation
 from flows.sessions.kubernetes.placement import Placement
@@ -43,7 +43,7 @@ class Server:
         self.told: list[Mapping[str, str | None]] = []
         self.policies, self.code = 0, 0
         self.ssh: str | None = ""
-        self.away = False
+        self.away, self.over, self.stdin, self.said = False, False, b"", b"3\n"
         running, sleeping = (Slot(name, number, opened=number) for name, number in (("a", 2), ("b", 0)))
         self.slots = (running, sleeping)
 
@@ -68,21 +68,23 @@ class Server:
             self.secret |= {} if value is None else {key: value}
 
     def pods(self, session: str) -> tuple[SessionPod, ...]:
-        assert session == "ada"
+        if session != "ada":
+            return ()
         here = SessionPod(
             "refit-ada-1", "ada", "7", "", "", "n1", "10.0.0.9", ending=False, over=False, slots=self.slots
         )
-        here = replace(here, ssh=self.ssh)
-        return here, replace(here, name="refit-ada-0", ending=True)
+        here = replace(here, ssh=self.ssh, over=self.over)
+        return here, replace(here, name="refit-ada-0", address="10.0.0.8", ending=True)
 
     def ensure(self) -> None:
         self.policies += 1
 
-    def call(self, pod: str, slot: str, *words: str, limit: float) -> bytes:
+    def call(self, pod: str, slot: str, *words: str, limit: float, stdin: bytes = b"") -> bytes:
         self.calls.append((pod, slot, *words))
+        self.stdin = stdin
         if self.code:
             raise ProgramEnded("It doesn't.", why="", code=self.code)
-        return b"3\n" if words[0] == "hang-up" else b""
+        return self.said if words[0] == "hang-up" else b""
 
     def annotate(self, pod: str, annotations: Mapping[str, str | None]) -> None:
         assert pod == "refit-ada-1"
@@ -90,6 +92,14 @@ class Server:
             raise ClusterAway("It is away.")
         self.told.append(annotations)
         self.ssh = annotations[ssh_mounts.TOLD]
+
+
+@pytest.fixture(autouse=True)
+def unreached(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Address → why this machine doesn't reach it."""
+    unreached: dict[str, str] = {}
+    monkeypatch.setattr(sshd, "why_unreached", lambda address, *_: unreached.get(address, ""))
+    return unreached
 
 
 @pytest.fixture
@@ -166,6 +176,43 @@ def test_an_image_or_a_pod_that_lets_nobody_in_is_told(session: Session, code: i
     with pytest.raises(RefitError, match="Nobody can come into the session 'ada' by ssh") as refused:
         server.sshd.start(session)
     assert why in refused.value.why
+
+
+def test_a_pod_that_this_machine_does_not_reach_is_told_with_what_would_help(
+    session: Session, unreached: dict[str, str]
+) -> None:
+    server = Server()
+    unreached["10.0.0.9"] = "No route to host"
+    bring(session, authorized_keys=KEY)
+    with pytest.raises(RefitError, match="doesn't reach the sshd of the session 'ada'") as refused:
+        server.sshd.start(session)
+    assert "10.0.0.9 port 2222" in refused.value.why and "No route to host" in refused.value.why
+    assert "kubernetes.gateway_addresses" in refused.value.hint
+
+
+def test_connections_that_refit_knows_by_their_ends_are_kept(session: Session) -> None:
+    server = Server()
+    assert server.sshd.end_logins(session, (), {("10.99.0.1", 40000), ("fd00::1", 40001)}) == 3
+    assert server.stdin == (
+        b" 0100630A:9C40  0000000000000000FFFF00000100630A:9C40  000000FD000000000000000001000000:9C41 "
+    )
+
+
+@pytest.mark.parametrize("said", [b"", b"many\n", b"3\n4\n", b"9" * 5000, b"\xff"])
+def test_an_answer_into_which_the_session_has_written_counts_nobody(session: Session, said: bytes) -> None:
+    server = Server()
+    server.said = said
+    assert server.sshd.end_logins(session, ()) == 0
+
+
+def test_an_address_is_a_sessions_as_long_as_its_pod_has_it(session: Session) -> None:
+    server = Server()
+    led = {"ada": "10.0.0.9", "bob": "10.0.0.9"}
+    assert server.sshd.outdated(led) == {"bob"}
+    assert server.sshd.outdated({"ada": "10.0.0.8"}) == frozenset(), "its Pod ends, and has it until then"
+    assert server.sshd.outdated({"ada": "10.0.0.7"}) == {"ada"}
+    server.over = True
+    assert server.sshd.outdated(led) == {"ada", "bob"}
 
 
 def test_another_failure_stays_what_it_is(session: Session) -> None:
