@@ -172,6 +172,12 @@ class Publications:
         with Session(self._database) as rows:
             return {row.digest: row.at for row in rows.execute(chosen)}
 
+    def newest_here(self, most: int) -> tuple[str, ...]:
+        """The digests of the images that were published here last, the newest first, also of those that are gone."""
+        newest = select(PublicationRow.digest).order_by(PublicationRow.at.desc(), PublicationRow.digest).limit(most)
+        with Session(self._database) as rows:
+            return tuple(rows.scalars(newest))
+
     def refusals(self, digests: Collection[str]) -> dict[str, Refusal]:
         """Those of these images that don't count."""
         return {digest: what for digest, what in self.find(digests).items() if isinstance(what, Refusal)}

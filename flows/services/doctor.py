@@ -23,6 +23,7 @@ from flows.services.doctor_findings import Check, Finding
 from flows.services.doctor_home import disk, gateway, home, hub, ports, supervisor
 from flows.services.doctor_others import others
 from flows.services.doctor_programs import jump, pictures, programs, python
+from flows.services.doctor_pull import pull
 from flows.services.doctor_sessions import aliases, bounds, moves, pool, records
 from flows.sessions import engines
 
@@ -30,8 +31,11 @@ INDEX_SECONDS = 2.5
 
 
 def examine(settings: Settings, checks: Sequence[Check] = ()) -> tuple[Finding, ...]:
-    """All findings of some checks or of all, in their order; under 3 seconds once `host` has found out its facts."""
-    chosen = checks or (*NEEDED, pictures, *OWN)
+    """All findings of some checks or of all, in their order; under 3 seconds once `host` has found out its facts.
+
+    Where sessions are in a cluster, `pull` waits for one of its nodes.
+    """
+    chosen = checks or (*NEEDED, pictures, pull, *OWN)
     if settings.in_cluster:
         left_out = _OF_CONTAINERS + (_OF_MACHINES if engines.is_pod(settings) else ())
         chosen = tuple(check for check in chosen if check not in left_out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from flows.images.registry import Registry
 from flows.publishing.publish import access_of
 from flows.sessions.lifecycle import Sessions
 from tests.support import variants
-from tests.support.cluster import FOLDER, NAMESPACE, Lab, kubectl
+from tests.support.cluster import FOLDER, NAMESPACE, REGISTRY, Lab, kubectl
 from tests.support.cluster_moves import give_up_namespace
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until
@@ -106,11 +107,16 @@ def test_the_doctor_knows_the_cluster(desk: Desk) -> None:
     said = desk.refit("doctor")
     assert "[ok] cluster: Kubernetes v1.20.2" in said and "[ok] rights: all that Refit needs" in said
     assert "[ok] storage class: the cluster's own: hostpath" in said
+    assert re.search(rf"\[ok\] pull on a node: n\d has asked for the image \w{{12}} from {REGISTRY}, and got it", said)
     desk.write(storage_class="nowhere", pull_secret="none", registry="127.0.0.1:5000", priority_class="vip")
     said = desk.refit("doctor", code=1)
     for todo in ("storage class: nowhere is not there", "pull secret: none is not there", "priority class: vip is not"):
         assert f"[todo] {todo}" in said
     assert "[todo] registry of nodes: nodes pull from 127.0.0.1:5000, which is the node itself there" in said
+    desk.write(registry="10.99.0.1:5999")  # where nothing listens
+    said = desk.refit("doctor", code=1)
+    assert re.search(r"\[todo\] pull on a node: n\d can't get the image \w{12} from 10.99.0.1:5999: Err", said), said
+    assert kubectl("get", "pods", "-o", "name") == "", "a doctor has left something"
 
 
 def test_a_quota_that_is_exceeded_is_no_missing_right(desk: Desk) -> None:

@@ -15,6 +15,8 @@ from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError
 
 _PULL_SECONDS = 1800.0
+# Reasons by which a node can't have an image, at least for now.
+NOT_PULLED = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
 # For so long an image counts as there, or as one that can't be had: many sessions ask for it at the same time.
 _THERE_SECONDS, _REMEMBERED = 60.0, 100
 
@@ -76,7 +78,7 @@ def _is_pulled(told: Mapping[str, Any] | None) -> bool:
     status = told.get("status") or {}
     for seen in status.get("containerStatuses") or ():
         waiting = seen.get("state", {}).get("waiting", {})
-        if waiting.get("reason") in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
+        if waiting.get("reason") in NOT_PULLED:
             node = told["spec"]["nodeName"]
             raise ClusterError(f"{node} can't pull an image.", why=f"{waiting['reason']}: {waiting.get('message', '')}")
     return status.get("phase") in ("Running", "Succeeded", "Failed")

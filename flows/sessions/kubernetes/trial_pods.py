@@ -84,7 +84,7 @@ def pod(
         "terminationGracePeriodSeconds": 1,
         "volumes": [{"name": name, **_source(claims.get(name, ""))} for name in folders],
         "containers": [_container(session, configuration, options, settings, folders)],
-        **({"affinity": affinity} if (affinity := on_node(node) if node else _rather_on(preferred)) else {}),
+        **({"affinity": affinity} if (affinity := on_node(node) if node else rather_on(preferred)) else {}),
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(session, id, options), "spec": spec}
 
@@ -129,7 +129,7 @@ def on_node(node: str) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [on]}}}
 
 
-def _rather_on(nodes: Sequence[str]) -> dict[str, Any]:
+def rather_on(nodes: Sequence[str]) -> dict[str, Any]:
     """The scheduler rather takes these nodes, if they have room."""
     terms = [
         {

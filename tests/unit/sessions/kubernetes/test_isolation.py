@@ -13,7 +13,7 @@ from flows.catalog.model import Access
 from flows.core.settings import Settings
 from flows.core.settings.cluster import ClusterSettings
 from flows.services.doctor_cluster import judge_isolation, judge_reach
-from flows.sessions.kubernetes import home_pods, isolation, manifests, trial_pods
+from flows.sessions.kubernetes import home_pods, isolation, manifests, pull_trial, trial_pods
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.manifests import ClusterOptions
 from flows.sessions.trial import alone
@@ -57,6 +57,7 @@ def pods() -> dict[str, dict[str, Any]]:
         "check": trial_pods.pod(alone(SESSION.image, Access()), "image.1", "", configuration, OPTIONS, Settings()),
         "home": home_pods.pod(SESSION, [], "n1", OPTIONS),
         "pull": manifests.puller(SESSION.image, "n1", OPTIONS),
+        "pull trial": pull_trial.pod(SESSION.image, [], OPTIONS, "1"),
     }
 
 

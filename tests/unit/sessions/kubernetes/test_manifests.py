@@ -17,7 +17,7 @@ import yaml
 from flows.catalog.model import Access
 from flows.core.settings import Settings
 from flows.services.doctor_cluster import judge_gpus
-from flows.sessions.kubernetes import home_pods, isolation, manifests, ssh_mounts, trial_pods
+from flows.sessions.kubernetes import home_pods, isolation, manifests, pull_trial, ssh_mounts, trial_pods
 from flows.sessions.kubernetes.home_pods import Mount
 from flows.sessions.kubernetes.refusals import Right, role
 from flows.sessions.model import HomeRef, Session, Volume
@@ -61,6 +61,7 @@ def not_restricted(spec: dict[str, Any]) -> list[str]:
 def test_pods_meet_the_restricted_level(session: Session) -> None:
     assert not_restricted(manifests.pod(session, OPTIONS, "refit-slot-1")["spec"]) == []
     assert not_restricted(manifests.puller(session.image, "n1", OPTIONS)["spec"]) == []
+    assert not_restricted(pull_trial.pod(session.image, ["n1"], OPTIONS, "1")["spec"]) == []
     trial = trial_pods.pod(session, "ada.1", "n1", {"config": {"Cmd": ["launch"]}}, OPTIONS, Settings())
     assert not_restricted(trial["spec"]) == []
     check = trial_pods.pod(alone(session.image, Access()), "image.1", "", {"config": {}}, OPTIONS, Settings())
