@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,11 +15,10 @@ from flows.core.lazily import lazily
 with lazily(globals()):
     from flows.cli import tables
     from flows.core.settings import load
-    from flows.sessions import reconfigure
-    from flows.sessions.homes.folders import ref_of
-    from flows.sessions.homes.home import LocalHomes
+    from flows.sessions import engines, reconfigure
     from flows.sessions.homes.volumes import check_unused, read_wanted, users
     from flows.sessions.lifecycle import Sessions
+    from flows.sessions.model import HomeRef
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -36,14 +34,13 @@ class Listed:
     name: str
     sessions: tuple[str, ...]
     shared: bool
-    folder: Path
+    folder: str
 
 
 @app.command("list")
 def list_volumes(as_json: Json = False) -> None:
     """List all volumes, those that were kept of sessions that are gone as well."""
-    settings = load()
-    volumes = list(_all(Sessions.open(settings), LocalHomes(settings)))
+    volumes = list(_all(Sessions.open(load())))
     rows = (
         (v.name, ", ".join(v.sessions) or ("" if v.shared else "kept"), "yes" if v.shared else "", v.folder)
         for v in volumes
@@ -62,8 +59,8 @@ def create_volume(
     """Make a volume that sessions share: all read and write it, and no rollback undoes their changes."""
     if not shared:
         raise typer.BadParameter("a volume of a session's own is made with it: `refit session create --volume`")
-    folder = LocalHomes(load()).make_shared(name)
-    out.print(f"The volume {name} is {folder}.", highlight=False, soft_wrap=True)
+    volume = engines.homes(load()).make_shared(name)
+    out.print(f"The volume {name} is {volume}.", highlight=False, soft_wrap=True)
 
 
 @app.command("add")
@@ -81,20 +78,19 @@ def add_volume(
 @app.command("rm")
 def remove_volume(name: VolumeName, yes: Yes = False) -> None:
     """Remove a volume that no session has, with everything in it."""
-    settings = load()
-    sessions = Sessions.open(settings)
-    volumes = {volume.name: volume for volume in _all(sessions, LocalHomes(settings))}
+    sessions = Sessions.open(load())
+    volumes = {volume.name: volume for volume in _all(sessions)}
     if name not in volumes:
         raise UnknownName("volume", name, volumes)
     check_unused(name, volumes[name].sessions)
     if yes or typer.confirm(f"Remove {volumes[name].folder} with everything in it?", abort=True):
-        reconfigure.remove_volume(sessions, name, ref_of(volumes[name].folder))
+        reconfigure.remove_volume(sessions, name, HomeRef(volumes[name].folder))
 
 
-def _all(sessions: Sessions, homes: LocalHomes) -> Iterator[Listed]:
+def _all(sessions: Sessions) -> Iterator[Listed]:
     sessions_there = sessions.store.sessions()
-    for name, folder in homes.shared().items():
-        yield Listed(name, users(sessions_there, ref_of(folder)), True, folder)
+    for name, volume in sessions.homes.shared().items():
+        yield Listed(name, users(sessions_there, volume), True, volume)
     for session in sessions.store.homes():
-        for name, folder in homes.volumes(session).items():
-            yield Listed(f"{session}/{name}", users(sessions_there, ref_of(folder)), False, folder)
+        for name, volume in sessions.homes.volumes(session).items():
+            yield Listed(f"{session}/{name}", users(sessions_there, volume), False, volume)

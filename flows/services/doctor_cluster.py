@@ -121,6 +121,8 @@ def _objects(cluster: Cluster, options: ClusterOptions) -> Iterable[Finding]:
         yield _unknown("storage class", error)
         return
     yield judge_storage(classes, options.storage_class)
+    if options.shared_class != options.storage_class:
+        yield judge_storage(classes, options.shared_class, " of shared volumes", "shared_storage_class")
 
 
 def _of_all(cluster: Cluster, group: str, resource: str, name: str) -> Iterable[Finding]:
@@ -240,13 +242,15 @@ def judge_snapshots(how: str) -> Finding:
     return Finding("snapshots of homes", True, how or "none are taken, because `kubernetes.snapshots` is `none`")
 
 
-def judge_storage(classes: Sequence[Mapping[str, Any]], name: str) -> Finding:
+def judge_storage(
+    classes: Sequence[Mapping[str, Any]], name: str, of: str = "", setting: str = "storage_class"
+) -> Finding:
     """Whether homes get their volumes: from the class that the settings name, else from the cluster's own."""
     names = {str(each["metadata"]["name"]): each["metadata"].get("annotations") or {} for each in classes}
     present = f"there are: {', '.join(sorted(names)) or 'none'}"
     if name:
-        hint = f"let `kubernetes.storage_class` name one that is there; {present}."
-        return Finding("storage class", name in names, f"{name} is {'' if name in names else 'not '}there", hint)
+        hint = f"let `kubernetes.{setting}` name one that is there; {present}."
+        return Finding(f"storage class{of}", name in names, f"{name} is {'' if name in names else 'not '}there", hint)
     default = [each for each, annotations in names.items() if annotations.get(_DEFAULT_CLASS) == "true"]
     seen = f"the cluster's own: {default[0]}" if default else "the cluster has none of its own"
     return Finding("storage class", bool(default), seen, f"let `kubernetes.storage_class` name one; {present}.")

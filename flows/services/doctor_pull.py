@@ -85,8 +85,8 @@ def _smallest(settings: Settings) -> str:
         return ""
     registry = Registry(settings)
     digests = Publications(settings, open_database(settings.database), registry).newest_here(_MOST_IMAGES)
-    found = [image for digest in digests if (image := registry.find(registry.repository, digest))]
-    smallest = min(found, key=lambda each: each.size, default=None)
+    images = [image for digest in digests if (image := registry.find(registry.repository, digest))]
+    smallest = min(images, key=lambda each: each.size, default=None)
     return smallest.digest if smallest else ""
 
 

@@ -210,11 +210,24 @@ class Homes(Protocol):
             RefitError: there is one of that name that belongs to another uid.
         """
 
+    def volumes(self, session: str) -> Mapping[str, HomeRef]:
+        """The volumes of a session that are there, also of one that is gone: name → volume."""
+
+    def shared(self) -> Mapping[str, HomeRef]:
+        """The volumes that sessions share: name → volume."""
+
+    def make_shared(self, name: str) -> HomeRef:
+        """Make a volume for sessions to share: all of them read and write what any of them makes there.
+
+        Raises:
+            RefitError: there is one of that name, or none can be had by many sessions.
+        """
+
     def mounted(self, session: str, mounts: Wanted) -> Volume:
         """A volume that a session is to have: the shared one of that name, if there is one, else its own.
 
         Raises:
-            RefitError: there are both.
+            RefitError: there are both, or sessions can't share it so.
         """
 
     def make_volumes(self, session: Session) -> None:
@@ -252,7 +265,11 @@ class Homes(Protocol):
         """
 
     def remove_volume(self, volume: HomeRef) -> None:
-        """Remove one volume for good; snapshots of it stay with those of the home."""
+        """Remove one volume for good; snapshots of it stay with those of the home.
+
+        Raises:
+            RefitError: Refit hasn't made it.
+        """
 
     def remove(self, name: str) -> None:
         """Remove a home, its volumes and all snapshots for good."""

@@ -28,7 +28,7 @@ from flows.sessions import engines
 from flows.sessions.access import SessionAccess
 from flows.sessions.engine import Engine, Homes
 from flows.sessions.homes.volumes import Wanted
-from flows.sessions.model import PREFIX, Running, Session, check_name
+from flows.sessions.model import PREFIX, Running, Session, Volume, check_name
 from flows.sessions.overview import Status, statuses
 from flows.sessions.packages.install import SystemPackages
 from flows.sessions.store import NameTaken, Store
@@ -124,18 +124,17 @@ class Sessions(SessionAccess):
         def make(uid: int) -> Session:
             home, token_file = self.homes.home_of(name), self._folder(name) / "token"
             session = Session(name, profile, release, image, uid, home, token_file, access, variables)
-            return self._completed(session, volumes, resources)
+            return self._completed(session, mounted, resources)
 
         with self.alone(name):
-            taken = self.homes.owners().values()
-            uids = self._settings.session_uids
+            mounted = tuple(self.homes.mounted(name, volume) for volume in volumes)  # in no transaction: it may wait
+            taken, uids = self.homes.owners().values(), self._settings.session_uids
             session = self._equipped(self.store.add(name, make, uids=uids, avoid=taken, owner=owner))
             self._start(session)
         return session
 
-    def _completed(self, session: Session, volumes: Sequence[Wanted], resources: Resources) -> Session:
-        mounted = tuple(self.homes.mounted(session.name, volume) for volume in volumes)
-        session = replace(session, volumes=mounted, gpus=resources.gpus)
+    def _completed(self, session: Session, volumes: tuple[Volume, ...], resources: Resources) -> Session:
+        session = replace(session, volumes=volumes, gpus=resources.gpus)
         session = replace(session, memory=resources.memory or 0, cpus=resources.cpus or 0.0)
         return replace(session, late_home=self.binds_late(session))
 

@@ -88,7 +88,6 @@ def test_a_session_lives_by_commands(running: Desk) -> None:
         ("session", "drift", NAME, "--replay"),
         ("session", "ssh-keys", NAME, "--add", "{key}"),
         ("home", "list"),
-        ("volume", "list"),
     ],
     ids=" ".join,
 )
@@ -101,6 +100,16 @@ def test_what_is_not_there_yet_says_so_and_does_nothing(running: Desk, words: tu
     assert "sessions on Kubernetes don't have that yet" in said and "Hint:" in said
     assert listed(running) == {NAME: "running"}
     assert kubectl("get", "pvc", "-o", "name").split() == [f"persistentvolumeclaim/refit-home-{NAME}"]
+
+
+def test_a_shared_volume_lives_by_commands(desk: Desk) -> None:
+    assert "The volume scratch is refit-shared-scratch/all." in desk.refit("volume", "create", "scratch", "--shared")
+    (listed,) = json.loads(desk.refit("volume", "list", "--json"))
+    assert listed == {"name": "scratch", "sessions": [], "shared": True, "folder": "refit-shared-scratch/all"}
+    assert "There is a volume 'scratch' already" in desk.refit("volume", "create", "scratch", "--shared", code=1)
+    desk.refit("volume", "rm", "scratch", "--yes")
+    assert json.loads(desk.refit("volume", "list", "--json")) == []
+    assert not kubectl("get", "pvc", "-l", "io.refit.kind=shared", "-o", "name")
 
 
 def test_the_doctor_knows_the_cluster(desk: Desk) -> None:

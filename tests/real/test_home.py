@@ -143,7 +143,7 @@ def test_home_and_volumes_are_one_set(homes: LocalHomes, session: Session) -> No
 def test_what_sessions_share_is_for_all_of_them_to_write_and_never_goes_back(
     homes: LocalHomes, session: Session
 ) -> None:
-    folder = homes.make_shared("scratch")
+    folder = folder_of(homes.make_shared("scratch"))
     with pytest.raises(RefitError, match="already"):
         homes.make_shared("scratch")
     session = replace(session, volumes=(homes.mounted("ana", Wanted("scratch", "/scratch")),))

@@ -13,7 +13,7 @@ from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
 from flows.sessions import reconfigure
-from flows.sessions.homes.folders import folder_of
+from flows.sessions.homes.folders import folder_of, ref_of
 from flows.sessions.homes.volumes import read_wanted
 from flows.sessions.lifecycle import Sessions
 from tests.support.machine import RegistryServer, private_home
@@ -46,7 +46,7 @@ def test_home_and_volumes_move_and_go_back_together(
     old, spoils, fine = (light(shared, registry, base, f"v{s}", s) for s in ("true", SPOILS, TRIES))
     executor = MoveExecutor.open(settings)
     sessions: Sessions = executor.sessions
-    scratch = sessions.homes.make_shared("scratch")
+    scratch = folder_of(sessions.homes.make_shared("scratch"))
     volumes = read_wanted(["data:/data", "scratch:/scratch", "models:/home/dev/models:ro"])
     session = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, volumes=volumes)
     sessions.execute(NAME, ["sh", "-euc", FILL])
@@ -86,5 +86,5 @@ def test_home_and_volumes_move_and_go_back_together(
     assert sessions.execute(NAME, ["sh", "-c", "touch /more/x && cat /data/rows"]) == "1\n"
     sessions.remove(NAME, purge=True)
     assert not folder_of(own.ref).exists() and scratch.is_dir()
-    reconfigure.remove_volume(sessions, "scratch", scratch)
+    reconfigure.remove_volume(sessions, "scratch", ref_of(scratch))
     assert not scratch.exists()

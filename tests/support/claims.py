@@ -6,8 +6,9 @@ import json
 import os
 from pathlib import Path
 
-from flows.sessions.kubernetes import manifests
+from flows.sessions.kubernetes import manifests, volume_mounts
 from flows.sessions.kubernetes.snapshot_ways import PART
+from flows.sessions.kubernetes.volume_mounts import claim_of
 from flows.sessions.model import HOME, HomeRef
 from tests.support.cluster import kubectl
 from tests.support.volume_snapshots import folder_of
@@ -17,14 +18,15 @@ from tests.support.waiting import wait_until
 class FilesOfClaims:
     """Implements `homes_contract.Files`: what the user of a session would do, done in the folder of its volume."""
 
-    def _folder(self, claim: HomeRef) -> Path:
+    def _folder(self, place: HomeRef) -> Path:
+        claim, inside = claim_of(place), volume_mounts.folder_of(place)
         wait_until(lambda: kubectl("get", "pvc", claim, "-o", "jsonpath={.status.phase}") == "Bound")
         labels = json.loads(kubectl("get", "pvc", claim, "-o", "json"))["metadata"]["labels"]
         of_volume = labels.get(manifests.VOLUME) or labels.get(PART)
-        return folder_of(claim) / ("" if of_volume else HOME.rpartition("/")[2])
+        return folder_of(claim) / (inside if of_volume else HOME.rpartition("/")[2])
 
-    def _uid(self, claim: HomeRef) -> int:
-        told = json.loads(kubectl("get", "pvc", claim, "-o", "json"))
+    def _uid(self, place: HomeRef) -> int:
+        told = json.loads(kubectl("get", "pvc", claim_of(place), "-o", "json"))
         return int(told["metadata"]["annotations"][manifests.UID])
 
     def write(self, place: HomeRef, path: str, text: str) -> None:

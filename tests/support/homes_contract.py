@@ -10,7 +10,7 @@ import pytest
 from flows.core.errors import RefitError
 from flows.sessions.engine import Homes
 from flows.sessions.homes.volumes import Wanted
-from flows.sessions.model import HomeRef, IllegalName, Session
+from flows.sessions.model import HomeRef, IllegalName, Session, Volume
 
 
 class Files(Protocol):
@@ -182,3 +182,45 @@ class HomesContract:
         homes.remove_volume(data)
         homes.remove_volume(data)
         assert files.all(with_volume(homes, session)[1]) == {} and files.all(session.home) == {"notes": "one"}
+
+    def test_a_shared_volume_belongs_to_no_session_and_never_goes_back(
+        self, homes: Homes, files: Files, session: Session
+    ) -> None:
+        name = f"shared-{session.name}"
+        ref = homes.make_shared(name)
+        with pytest.raises(RefitError, match=f"There is a volume '{name}' already"):
+            homes.make_shared(name)
+        assert homes.shared()[name] == ref and name not in homes.volumes(session.name)
+        volume = homes.mounted(session.name, Wanted(name, "/scratch"))
+        assert volume == Volume(name, "/scratch", ref, shared=True)
+        session = replace(session, volumes=(volume,))
+        for _ in range(2):
+            homes.make_volumes(session)
+        files.write(ref, "rows", "1")
+        homes.delta(session, "move")
+        files.write(ref, "rows", "2")
+        assert homes.differences(session, "move") == ()
+        homes.restore(session, "move")
+        copy = homes.spare(session, most=10**9)
+        assert copy.volumes == (replace(volume, read_only=True),)
+        homes.forget_spare(session.name)
+        homes.remove(session.name)
+        assert files.all(ref) == {"rows": "2"} and homes.shared()[name] == ref
+        homes.remove_volume(ref)
+        assert name not in homes.shared()
+        with pytest.raises(RefitError, match=f"The volume '{name}' of the session '{session.name}' is gone"):
+            homes.make_volumes(session)
+
+    def test_a_name_is_that_of_a_shared_volume_or_of_one_s_own(self, homes: Homes, session: Session) -> None:
+        name = f"data-{session.name}"
+        own = homes.mounted(session.name, Wanted(name, "/data"))
+        homes.make_volumes(replace(session, volumes=(own,)))
+        assert homes.volumes(session.name) == {name: own.ref}
+        ref = homes.make_shared(name)
+        try:
+            with pytest.raises(RefitError, match=f"There are two volumes '{name}'"):
+                homes.mounted(session.name, Wanted(name, "/data"))
+            homes.remove_volume(own.ref)
+            assert homes.mounted(session.name, Wanted(name, "/data")).ref == ref
+        finally:
+            homes.remove_volume(ref)

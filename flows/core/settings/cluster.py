@@ -89,7 +89,14 @@ class ClusterSettings(Document):
     pull_secret: NameOrNone = Field(
         "", description="Secret in the namespace with the registry's login; empty: nodes need none."
     )
-    storage_class: NameOrNone = Field("", description="Storage class of homes and volumes; empty: the cluster's own.")
+    storage_class: NameOrNone = Field(
+        "", description="Storage class of homes and of volumes of one session; empty: the cluster's own."
+    )
+    shared_storage_class: NameOrNone = Field(
+        "",
+        description="Storage class of volumes that sessions share, which many nodes have to be able to write to at a "
+        "time (ReadWriteMany); empty: that of homes.",
+    )
     home_gb: float = Field(10.0, gt=0, description="GB that the claim of a home, or of a volume, asks for.")
     snapshots: Snapshots = Field(
         Snapshots.auto,

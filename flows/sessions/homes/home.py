@@ -18,7 +18,7 @@ from flows.sessions.homes.folders import folder_of, ref_of
 from flows.sessions.homes.group_access import open_to_group
 from flows.sessions.homes.home_snapshots import HomeSnapshots
 from flows.sessions.homes.space_reservation import NoRoom, lacking, reserved
-from flows.sessions.homes.volumes import DiskUse, Wanted, parts
+from flows.sessions.homes.volumes import DiskUse, Wanted, parts, two_volumes
 from flows.sessions.model import HomeRef, Session, Volume, check_name
 
 
@@ -36,16 +36,16 @@ class LocalHomes(HomeSnapshots):
         beside = self.path(session) in self.pool and not plain.exists()
         return self.pool.volumes / session / name if beside else plain
 
-    def volumes(self, session: str) -> dict[str, Path]:
-        """The volumes of a session that are there, also of one that is gone: name → folder."""
+    def volumes(self, session: str) -> dict[str, HomeRef]:
+        """The volumes of a session that are there, also of one that is gone: name → volume."""
         folders = [self._volumes / check_name(session)]
         folders += [self.pool.volumes / session] if self.pool.exists else []
         volumes = [volume for folder in folders if folder.is_dir() for volume in folder.iterdir()]
-        return {volume.name: volume for volume in sorted(volumes) if not volume.name.startswith(".")}
+        return {volume.name: ref_of(volume) for volume in sorted(volumes) if not volume.name.startswith(".")}
 
-    def shared(self) -> dict[str, Path]:
-        """The volumes that sessions share: name → folder."""
-        return {folder.name: folder for folder in sorted(self._shared.iterdir())}
+    def shared(self) -> dict[str, HomeRef]:
+        """The volumes that sessions share: name → volume."""
+        return {folder.name: ref_of(folder) for folder in sorted(self._shared.iterdir())}
 
     def mounted(self, session: str, mounts: Wanted) -> Volume:
         """A volume that a session is to have: the shared one of that name, if there is one, else its own.
@@ -55,12 +55,8 @@ class LocalHomes(HomeSnapshots):
         """
         shared, own = self.shared().get(mounts.name), self.volume(session, mounts.name)
         if shared and own.exists():
-            raise RefitError(
-                f"There are two volumes {mounts.name!r}: one that was kept of {session!r}, and one that all share.",
-                hint=f"remove the one that nobody needs: `refit volume rm {session}/{mounts.name}`, for instance.",
-            )
-        folder = shared or own
-        return Volume(mounts.name, mounts.path, ref_of(folder), mounts.read_only, shared=bool(shared))
+            raise two_volumes(session, mounts.name)
+        return Volume(mounts.name, mounts.path, shared or ref_of(own), mounts.read_only, shared=bool(shared))
 
     def owners(self) -> dict[str, int]:
         """Home → the uid that owns it, of all that are there, whether or not anybody remembers them."""
@@ -98,7 +94,7 @@ class LocalHomes(HomeSnapshots):
                     hint=f"bring it back, or make an empty one: `refit volume create {volume.name} --shared`.",
                 )
 
-    def make_shared(self, name: str) -> Path:
+    def make_shared(self, name: str) -> HomeRef:
         """Make a volume for sessions to share: all of them read and write what any of them makes there.
 
         Raises:
@@ -110,7 +106,7 @@ class LocalHomes(HomeSnapshots):
         command.run(["install", "-d", "-m", "0770", "-o", "0", "-g", "0", folder], root=True)
         # All sessions are of group 0; without this, what one of them makes would be read-only for the others.
         open_to_group(folder)
-        return folder
+        return ref_of(folder)
 
     def disk_use(self, session: Session) -> tuple[DiskUse, ...]:
         """The disk that home and own volumes of a session take: of those in the pool, if it has limits."""
@@ -204,7 +200,7 @@ class LocalHomes(HomeSnapshots):
         Raises:
             RefitError: the pool has no room for them, or a copy is not the same.
         """
-        volumes = self.volumes(session.name)
+        volumes = {name: folder_of(ref) for name, ref in self.volumes(session.name).items()}
         moving = {folder_of(session.home): self.pool.homes / session.name}
         moving |= {folder: self.pool.volumes / session.name / name for name, folder in volumes.items()}
         for folder in moving:

@@ -102,6 +102,14 @@ def check_together(mounts: Sequence[Wanted]) -> None:
             )
 
 
+def two_volumes(session: str, name: str) -> RefitError:
+    """The error for a name that a volume of a session's own has, and a shared one."""
+    return RefitError(
+        f"There are two volumes {name!r}: one that was kept of {session!r}, and one that all share.",
+        hint=f"remove the one that nobody needs: `refit volume rm {session}/{name}`, for instance.",
+    )
+
+
 def users(sessions: Iterable[Session], volume: HomeRef) -> tuple[str, ...]:
     """The names of the sessions that have a volume."""
     return tuple(sorted(s.name for s in sessions if any(own.ref == volume for own in s.volumes)))

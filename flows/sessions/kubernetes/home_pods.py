@@ -152,6 +152,16 @@ class HomeWork:
             path = on_a_line(error.tail.strip())
             raise RefitError(told[0].format(path=path), hint=told[1]) from None
 
+    def run(self, program: str, *words: str, limit: float = WORK_SECONDS) -> str:
+        """The output of a program in Python.
+
+        Raises:
+            RefitError: it fails.
+            ClusterError: the Pod can't be reached, or has ended.
+        """
+        argv = ["python3", "-B", "-", *words]
+        return output_of(self._cluster, self._name, POD, argv, program, limit=limit, most=1 << 16)
+
 
 class HomePods:
     """Makes such Pods, and ends them."""

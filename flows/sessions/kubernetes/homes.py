@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import PurePosixPath
 
 from flows.core.errors import RefitError
-from flows.sessions.homes.volumes import DiskUse, Wanted
+from flows.sessions.homes.volumes import DiskUse, Wanted, two_volumes
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
 from flows.sessions.kubernetes.manifests import KIND, SESSION, UID, VOLUME
+from flows.sessions.kubernetes.shared_volumes import SharedVolumes, is_shared
 from flows.sessions.kubernetes.snapshot_ways import VolumeSnapshots, remove_claim
-from flows.sessions.model import HomeRef, Session, Volume, check_name
+from flows.sessions.kubernetes.volume_mounts import claim_of
+from flows.sessions.model import HOME, HomeRef, Session, Volume, check_name
 from flows.sessions.podman_only import NotOnKubernetes
 
 _CLAIMS = "persistentvolumeclaims"
@@ -23,6 +26,7 @@ class ClusterHomes:
     def __init__(self, cluster: Cluster) -> None:
         """Nothing is asked of the cluster yet."""
         self._cluster, self._snapshots = cluster, ClusterSnapshots(cluster)
+        self._shared = SharedVolumes(cluster)
         self.keeps_snapshots = self._snapshots.keeps
 
     def home_of(self, name: str) -> HomeRef:
@@ -32,13 +36,7 @@ class ClusterHomes:
             IllegalName: no session can be called so.
             RefitError: no object of Kubernetes can.
         """
-        if check_name(name).endswith("-"):
-            raise RefitError(
-                f"{name!r} can't be the name of a session on Kubernetes.",
-                why="It becomes the name of a host, which can't end with a hyphen.",
-                hint=f"take {name.rstrip('-')!r}, for instance.",
-            )
-        return HomeRef(manifests.claim(name))
+        return HomeRef(manifests.claim(_check_label(name, "session")))
 
     def owners(self) -> Mapping[str, int]:
         """Home → the uid that owns it, of all that are there, whether or not anybody remembers them."""
@@ -57,22 +55,51 @@ class ClusterHomes:
         self._make(home, uid, {SESSION: name})
         return home
 
+    def volumes(self, session: str) -> Mapping[str, HomeRef]:
+        """The volumes of a session that are there, also of one that is gone: name → volume."""
+        claims = self._cluster.list(_CLAIMS, **{KIND: "home", SESSION: check_name(session), VOLUME: ""})
+        there = [claim["metadata"] for claim in claims if "deletionTimestamp" not in claim["metadata"]]
+        return {each["labels"][VOLUME]: HomeRef(each["name"]) for each in there}
+
+    def shared(self) -> Mapping[str, HomeRef]:
+        """The volumes that sessions share: name → volume."""
+        return self._shared.all()
+
+    def make_shared(self, name: str) -> HomeRef:
+        """Make a volume for sessions to share: all of them read and write what any of them makes there.
+
+        Raises:
+            RefitError: there is one of that name, or the storage class has none that many nodes can have.
+        """
+        return self._shared.make(_check_label(name, "volume"))
+
     def mounted(self, session: str, mounts: Wanted) -> Volume:
-        """A volume that a session is to have: its own, for none is shared here."""
-        claim = HomeRef(manifests.volume_claim(session, check_name(mounts.name)))
-        return Volume(mounts.name, mounts.path, claim, mounts.read_only)
+        """A volume that a session is to have: the shared one of that name, if there is one, else its own.
+
+        Raises:
+            RefitError: there are both, or many can't have the shared one.
+            NotOnKubernetes: it is to be in the home.
+        """
+        if PurePosixPath(mounts.path).is_relative_to(HOME):
+            raise NotOnKubernetes(f"A volume in the home ({mounts.path})", "choose a path beside it, e.g. /data.")
+        claim = HomeRef(manifests.volume_claim(session, _check_label(mounts.name, "volume")))
+        if (shared := self._shared.mounted(mounts)) is None:
+            return Volume(mounts.name, mounts.path, claim, mounts.read_only)
+        if self._cluster.find(_CLAIMS, claim):
+            raise two_volumes(session, mounts.name)
+        return shared
 
     def make_volumes(self, session: Session) -> None:
         """Make the claims of a session's volumes, if need be.
 
         Raises:
-            RefitError: one belongs to another uid.
-            NotOnKubernetes: it shares one.
+            RefitError: one belongs to another uid, or one that it shares is gone or can't be shared.
         """
         for volume in session.volumes:
             if volume.shared:
-                raise NotOnKubernetes(f"The shared volume {volume.name!r}")
-            self._make(volume.ref, session.uid, {SESSION: session.name, VOLUME: volume.name})
+                self._shared.require(session, volume)
+            else:
+                self._make(volume.ref, session.uid, {SESSION: session.name, VOLUME: volume.name})
 
     def _make(self, claim: str, uid: int, labels: Mapping[str, str]) -> None:
         if "deletionTimestamp" in (self._cluster.find(_CLAIMS, claim) or {}).get("metadata", {}):
@@ -95,8 +122,15 @@ class ClusterHomes:
         return None
 
     def remove_volume(self, volume: HomeRef) -> None:
-        """Remove the claim of one volume for good."""
-        remove_claim(self._cluster, volume)
+        """Remove the claim of one volume for good.
+
+        Raises:
+            RefitError: it is shared, and an administrator has made it.
+        """
+        if is_shared(self._cluster.find(_CLAIMS, claim_of(volume))):
+            self._shared.remove(volume)
+        else:
+            remove_claim(self._cluster, volume)
 
     def remove(self, name: str) -> None:
         """Remove the claims of a home and its volumes for good."""
@@ -227,6 +261,22 @@ class ClusterHomes:
             RefitError: one isn't in the snapshot, or `to` can't be made: nothing was brought.
         """
         self._snapshots.bring_files(session, id, paths, to=to, suffix=suffix)
+
+
+def _check_label(name: str, of: str) -> str:
+    """A name, if it can become one of a host or a label, which can't end with a hyphen.
+
+    Raises:
+        IllegalName: not even Refit has such names.
+        RefitError: it can't.
+    """
+    if check_name(name).endswith("-"):
+        raise RefitError(
+            f"{name!r} can't be the name of a {of} on Kubernetes.",
+            why="It becomes the name of a host or a label, which can't end with a hyphen.",
+            hint=f"take {name.rstrip('-')!r}, for instance.",
+        )
+    return name
 
 
 def _uid(metadata: Mapping[str, object]) -> int:

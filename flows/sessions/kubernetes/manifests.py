@@ -16,8 +16,8 @@ from typing import Any
 
 from flows.core.settings import Settings
 from flows.core.settings.cluster import Snapshots, Toleration
-from flows.sessions.kubernetes import resources, ssh_mounts
-from flows.sessions.model import HOME, Session, Volume
+from flows.sessions.kubernetes import resources, ssh_mounts, volume_mounts
+from flows.sessions.model import HOME, Session
 
 SLOTS = resources.SLOTS
 LABEL = "io.refit."
@@ -29,6 +29,7 @@ SHAPE, PLACED, OPENED = f"{LABEL}shape", f"{LABEL}placed-", f"{LABEL}opened-"
 # Of a claim: the uid of the session whose it is, and its name where it is a volume.
 UID, VOLUME = f"{LABEL}uid", f"{LABEL}volume"
 SCRIPTS, SCRIPT = "refit-slot", "slot"
+ONE_NODE, MANY_NODES, MANY_READERS = "ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"
 BUDGET, OWNER = "refit-sessions", "refit-owner"
 _ALL = 2**31 - 1
 _TOKEN = "/run/refit/token"
@@ -50,6 +51,7 @@ class ClusterOptions:
         repository: of the images there.
         pull_secret: name of the Secret with the registry's login; empty: none is needed.
         storage_class: of homes and volumes; empty: the cluster's default.
+        shared_class: of volumes that sessions share; empty: that of homes.
         node_selector: labels that a node of sessions has.
         priority_class: of sessions; empty: the cluster's default.
         tolerations: taints of nodes on which sessions may run, as Pods have them.
@@ -69,6 +71,7 @@ class ClusterOptions:
     namespace: str = "refit"
     pull_secret: str = ""
     storage_class: str = ""
+    shared_class: str = ""
     node_selector: Mapping[str, str] | None = None
     priority_class: str = ""
     tolerations: tuple[Mapping[str, Any], ...] = ()
@@ -92,6 +95,7 @@ class ClusterOptions:
             namespace=told.namespace,
             pull_secret=told.pull_secret,
             storage_class=told.storage_class,
+            shared_class=told.shared_storage_class or told.storage_class,
             node_selector=told.node_selector,
             priority_class=told.priority_class,
             tolerations=tuple(map(_toleration, told.tolerations)),
@@ -154,14 +158,21 @@ def home_claim(
     name: str, options: ClusterOptions, labels: Mapping[str, str] | None = None, uid: int = 0
 ) -> dict[str, Any]:
     """A claim for one home; several Pods of one node may write to it, and the gates see to it that one program does."""
+    return claim_for(name, options, {KIND: "home", **(labels or {})}, uid, ONE_NODE, options.storage_class)
+
+
+def claim_for(
+    name: str, options: ClusterOptions, labels: Mapping[str, str], uid: int, mode: str, storage_class: str
+) -> dict[str, Any]:
+    """A claim of the size of a home, for the user `uid`; `mode` says how many nodes may have it at a time."""
     size = str(options.home_size)
-    spec: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
-    if options.storage_class:
-        spec["storageClassName"] = options.storage_class
+    spec: dict[str, Any] = {"accessModes": [mode], "resources": {"requests": {"storage": size}}}
+    if storage_class:
+        spec["storageClassName"] = storage_class
     metadata = {
         "name": name,
         "namespace": options.namespace,
-        "labels": {KIND: "home", **(labels or {})},
+        "labels": dict(labels),
         "annotations": {UID: str(uid)},
     }
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
@@ -211,7 +222,7 @@ def pod_spec(session: Session, options: ClusterOptions, script: str) -> dict[str
             "runAsNonRoot": True,
             "runAsUser": session.uid,
             "runAsGroup": 0,
-            "fsGroup": session.uid,
+            "fsGroup": volume_mounts.group(session),
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
@@ -223,7 +234,7 @@ def pod_spec(session: Session, options: ClusterOptions, script: str) -> dict[str
             {"name": "bin", "configMap": {"name": script, "defaultMode": 0o555}},
             {"name": "token", "secret": {"secretName": secret(session.name), "defaultMode": 0o440}},
             *ssh_mounts.volumes(secret(session.name)),
-            *(_claim(volume) for volume in session.volumes),
+            *volume_mounts.volumes(session),
         ],
         **resources.claims(session),
     }
@@ -301,10 +312,7 @@ def _slot(slot: str, session: Session, options: ClusterOptions) -> dict[str, Any
         {"name": "bin", "mountPath": _TOOLS, "readOnly": True},
         {"name": "token", "mountPath": _TOKEN, "subPath": "token", "readOnly": True},
         *ssh_mounts.MOUNTS,
-        *(
-            {"name": _volume_name(volume), "mountPath": volume.path, "readOnly": volume.read_only}
-            for volume in session.volumes
-        ),
+        *volume_mounts.mounts(session),
     ]
     memory, cpus = session.memory or options.memory, session.cpus or options.cpus
     return {
@@ -319,15 +327,6 @@ def _slot(slot: str, session: Session, options: ClusterOptions) -> dict[str, Any
         "resources": resources.asked(memory, cpus, resources.devices(session), len(_slots(session))),
         "volumeMounts": mounts,
     }
-
-
-def _claim(volume: Volume) -> dict[str, Any]:
-    source = {"claimName": volume.ref, "readOnly": volume.read_only}
-    return {"name": _volume_name(volume), "persistentVolumeClaim": source}
-
-
-def _volume_name(volume: Volume) -> str:
-    return f"volume-{volume.name}"
 
 
 def program(session: Session, argv: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from cachetools import TTLCache, cached
 
 from flows.core.waiting import retry
-from flows.sessions.kubernetes import manifests, records, resources
+from flows.sessions.kubernetes import manifests, records, resources, volume_mounts
 from flows.sessions.kubernetes.claim_templates import ClaimTemplates
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, Conflict, StillWaiting
 from flows.sessions.kubernetes.home_pods import HomePods
@@ -141,7 +141,7 @@ class Placement:
     def _why(self, session: Session, name: str) -> str:
         """The reasons, in Kubernetes' words, for which a Pod of a session waits, as far as Refit may read them."""
         pod = self._cluster.find("pods", name) or {}
-        claims: list[str] = [session.home, *(volume.ref for volume in session.volumes)]
+        claims: list[str] = [session.home, *(volume_mounts.claim_of(volume.ref) for volume in session.volumes)]
         seen = {claim: self._cluster.find("persistentvolumeclaims", claim) for claim in claims}
         events, unscheduled = list[dict[str, Any]](), records.waits_for(pod)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.core.settings import Settings
-from flows.sessions.kubernetes import manifests
+from flows.sessions.kubernetes import manifests, volume_mounts
 from flows.sessions.kubernetes.manifests import KIND, LABEL, SESSION, ClusterOptions
 from flows.sessions.kubernetes.records import trouble
 from flows.sessions.kubernetes.refusals import never_runs
@@ -76,14 +76,14 @@ def pod(
         preferred: nodes that are better than others, the best first, where it may run on any.
     """
     own = manifests.pod_spec(session, options, "")
-    folders, claims = _folders(session), _claims(session) if with_home else {}
+    volumes, mounts = _volumes(session, with_home=with_home), _mounts(session, with_home=with_home)
     spec = {
         **{key: own[key] for key in _AS_SESSIONS if key in own},
         "restartPolicy": "Never",
         "activeDeadlineSeconds": terms.seconds,
         "terminationGracePeriodSeconds": 1,
-        "volumes": [{"name": name, **_source(claims.get(name, ""))} for name in folders],
-        "containers": [_container(session, configuration, options, settings, folders)],
+        "volumes": volumes,
+        "containers": [_container(session, configuration, options, settings, mounts)],
         **({"affinity": affinity} if (affinity := on_node(node) if node else rather_on(preferred)) else {}),
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(session, id, options), "spec": spec}
@@ -108,19 +108,21 @@ def name(id: str) -> str:
     return f"refit-{TRIAL}-{own(id)}"
 
 
-def _folders(session: Session) -> dict[str, str]:
-    """Volume of the Pod → where it is mounted."""
-    volumes = {f"volume-{volume.name}": volume.path for volume in session.volumes}
-    return {"home": HOME.rpartition("/")[0], "token": _TOKEN_FOLDER, **volumes}
+def _volumes(session: Session, *, with_home: bool) -> list[dict[str, Any]]:
+    """The claims of home and volumes, or empty folders in their places."""
+    names = ("home", *map(volume_mounts.name_of, session.volumes))
+    token: dict[str, Any] = {"name": "token", "emptyDir": {}}
+    if not with_home:
+        return [token, *({"name": name, "emptyDir": {}} for name in names)]
+    home = {"name": "home", "persistentVolumeClaim": {"claimName": session.home}}
+    return [token, home, *volume_mounts.volumes(session)]
 
 
-def _claims(session: Session) -> dict[str, str]:
-    """Volume of the Pod → the claim that it is."""
-    return {"home": session.home, **{f"volume-{each.name}": each.ref for each in session.volumes}}
-
-
-def _source(claim: str) -> dict[str, Any]:
-    return {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+def _mounts(session: Session, *, with_home: bool) -> list[dict[str, Any]]:
+    own = [{"name": "home", "mountPath": HOME.rpartition("/")[0]}, {"name": "token", "mountPath": _TOKEN_FOLDER}]
+    if with_home:
+        return [*own, *volume_mounts.mounts(session)]
+    return [*own, *({"name": volume_mounts.name_of(each), "mountPath": each.path} for each in session.volumes)]
 
 
 def on_node(node: str) -> dict[str, Any]:
@@ -146,7 +148,7 @@ def _container(
     configuration: Mapping[str, Any],
     options: ClusterOptions,
     settings: Settings,
-    folders: Mapping[str, str],
+    mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     token = f"{_TOKEN_FOLDER}/token"
     own = {"REFIT_SESSION": session.name, "REFIT_TOKEN_FILE": token, REHEARSAL: "1", "HOME": HOME, "USER": "dev"}
@@ -164,7 +166,7 @@ def _container(
             "limits": {"memory": str(memory), "cpu": f"{settings.rehearsal_cpus:g}"},
             "requests": {"memory": str(memory // 2), "cpu": _CORES_ASKED},
         },
-        "volumeMounts": [{"name": name, "mountPath": path} for name, path in folders.items()],
+        "volumeMounts": [*mounts],
     }
 
 

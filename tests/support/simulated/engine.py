@@ -14,14 +14,15 @@ from sqlalchemy import Engine as Database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.images.registry_errors import NoImage
-from flows.sessions.homes.folders import beside, folder_of, ref_of
+from flows.sessions.homes.folders import beside, ref_of
 from flows.sessions.homes.space_reservation import NoRoom
-from flows.sessions.homes.volumes import DiskUse, Part, Wanted, parts
+from flows.sessions.homes.volumes import DiskUse, Part, is_own, parts
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Container, HomeRef, Running, Session, Volume, check_name, session_of
+from flows.sessions.model import Container, Running, Session, session_of
 from flows.sessions.store import Store
 from tests.support.simulated.sshd import SimulatedSshd
+from tests.support.simulated.volumes import SimulatedVolumes, draft_of
 from tests.support.simulated.world import Box, Content, World, differing, nothing_at_work, somebody_at_work
 
 
@@ -153,45 +154,19 @@ class SimulatedEngine:
         return ""
 
 
-class SimulatedHomes:
+class SimulatedHomes(SimulatedVolumes):
     """Implements `engine.Homes`. A copy has a middle, in which it may be cut off."""
 
     keeps_snapshots = True
 
-    def __init__(self, world: World, folder: Path) -> None:
-        self._world, self._folder = world, folder
-
-    def home_of(self, name: str) -> HomeRef:
-        return HomeRef(str(self._folder / check_name(name)))
-
     def owners(self) -> dict[str, int]:
         return {Path(path).name: uid for path, uid in self._world.uids.items() if Path(path).parent == self._folder}
-
-    def make(self, name: str, uid: int) -> HomeRef:
-        return self._make(self.home_of(name), uid)
-
-    def _make(self, home: HomeRef, uid: int) -> HomeRef:
-        if home not in self._world.homes and _draft_of(home) in self._world.homes:
-            raise RefitError(f"The copy that {home!r} was to begin with is incomplete.")
-        if (owner := self._world.uids.setdefault(home, uid)) != uid:
-            raise RefitError(f"{home} belongs to uid {owner}, and the session's uid is {uid}.")
-        for contents in (self._world.homes, self._world.owed):
-            contents.setdefault(home, {})
-        return home
-
-    def mounted(self, session: str, mounts: Wanted) -> Volume:
-        volume = HomeRef(str(self._folder / ".volumes" / session / check_name(mounts.name)))
-        return Volume(mounts.name, mounts.path, volume, mounts.read_only, shared=False)
-
-    def make_volumes(self, session: Session) -> None:
-        for volume in session.volumes:
-            self._make(volume.ref, session.uid)
 
     def draft_clone(self, source: Session, id: str, new: Session) -> None:
         self._world.at("clone", new.name)
         taken = self._world.snapshots[source.name, id]
         for part in parts(new):
-            draft = _draft_of(part.ref)
+            draft = draft_of(part.ref)
             self._world.homes[draft] = _half(taken[part.volume])
             self._world.at("clone", new.name, "middle")
             self._world.homes[draft] = dict(taken[part.volume])
@@ -200,7 +175,7 @@ class SimulatedHomes:
     def finish_clone(self, new: Session, old: int) -> None:
         self._world.at("finish", new.name)
         for part in reversed(parts(new)):
-            content = self._world.homes.pop(_draft_of(part.ref))
+            content = self._world.homes.pop(draft_of(part.ref))
             self._world.homes[part.ref], self._world.uids[part.ref] = content, new.uid
             self._world.owed[part.ref] = dict(content)
         self._world.at("finish", new.name, "after")
@@ -211,10 +186,6 @@ class SimulatedHomes:
     def disk_limit(self, own: int | None) -> int | None:
         return None
 
-    def remove_volume(self, volume: HomeRef) -> None:
-        for one in (self._world.uids, self._world.homes, self._world.owed):
-            one.pop(volume, None)
-
     def remove(self, name: str) -> None:
         self._world.at("remove home", name)
         if not self._world.by_hand and self.home_of(name) in self._world.homes:
@@ -224,7 +195,7 @@ class SimulatedHomes:
         for key in [key for key in self._world.snapshots if key[0] == name]:
             del self._world.snapshots[key]
         self._world.at("remove home", name, "middle")
-        self._world.homes.pop(_draft_of(self.home_of(name)), None)
+        self._world.homes.pop(draft_of(self.home_of(name)), None)
         self._world.at("remove home", name, "after")
 
     def snapshot_place(self, session: str, id: str) -> str:
@@ -257,7 +228,10 @@ class SimulatedHomes:
         copies = {part.volume: ref_of(beside(part, top)) for part in contents}
         for part, content in contents.items():
             self._world.homes[copies[part.volume]] = dict(content)
-        volumes = tuple(replace(volume, ref=copies[volume.name]) for volume in session.volumes)
+        volumes = tuple(
+            replace(volume, ref=copies[volume.name]) if is_own(volume) else replace(volume, read_only=True)
+            for volume in session.volumes
+        )
         return replace(session, home=copies[""], volumes=volumes)
 
     def forget_spare(self, name: str) -> None:
@@ -341,10 +315,6 @@ class SimulatedHomes:
         self._world.snapshots.pop((session, id), None)
         self._world.at("forget", session, "after")
 
-    def _below(self, kind: str, session: str) -> list[HomeRef]:
-        paths = map(Path, self._world.homes)
-        return [ref_of(path) for path in paths if path.parent == self._folder / kind / session]
-
 
 class SimulatedJupyter(Jupyter):
     """The server of a simulated session."""
@@ -384,11 +354,6 @@ class SimulatedSessions(Sessions):
 
     def jupyter(self, session: Session) -> Jupyter:
         return SimulatedJupyter(self.world, session)
-
-
-def _draft_of(home: HomeRef) -> str:
-    folder = folder_of(home)
-    return str(folder.with_name(f".{folder.name}.clone"))
 
 
 def _half(content: Content) -> Content:

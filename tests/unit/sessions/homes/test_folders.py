@@ -77,4 +77,4 @@ def test_only_podmans_rooms_know_homes_as_folders() -> None:
     texts.pop("sessions/homes/folders.py")
     knowing = {path for path, text in texts.items() if knows_folders(text)}
     podmans = {path for path in knowing if path.startswith(("sessions/homes/", "sessions/containers/"))}
-    assert podmans and knowing - podmans == {"cli/volume.py", "compatibility/scan.py", "sessions/reconfigure.py"}
+    assert podmans and knowing - podmans == {"compatibility/scan.py", "sessions/reconfigure.py"}
