@@ -12,6 +12,7 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import State, StepName
 from flows.migrations.rehearsals.rehearsal import Rehearsal, rehearse
+from tests.support import hollow_images
 from tests.support.cluster import Lab
 from tests.support.cluster_moves import NAME, ClusterScene, cluster_scene
 from tests.support.moving import carry_out, to
@@ -68,6 +69,15 @@ def test_an_image_that_fails_is_undone(scene: ClusterScene) -> None:
     result = carry_out(MoveExecutor.open(scene.settings), to(scene.sessions, NAME, scene.bad))
     assert result.state is State.rolled_back, result.reason
     scene.check(State.rolled_back, image, files)
+
+
+def test_an_image_without_a_shell_stops_nobody(scene: ClusterScene) -> None:
+    session, files, pods = scene.sessions.store.session(NAME), scene.files(), scene.pods()
+    empty = hollow_images.push(scene.settings, "empty", {"io.refit.access": session.access.model_dump_json()})
+    result = carry_out(MoveExecutor.open(scene.settings), to(scene.sessions, NAME, empty))
+    assert result.state is State.rolled_back and result.downtime is None, result
+    scene.check(State.rolled_back, session.image, files)
+    assert scene.pods() == pods
 
 
 def test_somebody_at_work_is_not_disturbed(scene: ClusterScene) -> None:

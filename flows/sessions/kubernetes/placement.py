@@ -20,7 +20,7 @@ from flows.sessions.kubernetes.home_pods import HomePods
 from flows.sessions.kubernetes.manifests import KIND, OPENED, PLACED, SESSION
 from flows.sessions.kubernetes.pulls import pull_to
 from flows.sessions.kubernetes.records import SessionPod, Slot
-from flows.sessions.kubernetes.refusals import never_runs
+from flows.sessions.kubernetes.refusals import SETTLE_PAUSE_SECONDS, SETTLE_SECONDS, NeverBegins, never_runs
 from flows.sessions.model import Session
 
 _SCRIPT = Path(__file__).with_name("slot.sh")
@@ -263,7 +263,11 @@ class Placement:
             return
         pod, slot = place[0], place[1].name
         begin = partial(self._give_slot, pod, slot, session, None, None)
-        self._wait_runs(pod.name, slot, session, begin)
+        waits = partial(self._wait_runs, pod.name, slot, session)
+        try:
+            waits(begin)
+        except NeverBegins:
+            retry(waits, NeverBegins, seconds=SETTLE_SECONDS, pause=SETTLE_PAUSE_SECONDS)
 
     def _prepare_pod(self, session: Session, leaves: bool) -> None:
         """Let a generation have a Pod of its own on a node, with its image there.

@@ -15,6 +15,8 @@ from flows.sessions.model import DoesNotBegin
 _TAIL = 2000
 # Kubernetes' reasons of a container that waits because of its image. One that can't be pulled may only be out of reach.
 _OF_THE_IMAGE = ("CreateContainerError", "RunContainerError", "CrashLoopBackOff")
+# So long a node has to say so while nobody waits: one that is full or slow says it of a good image for a moment.
+SETTLE_SECONDS, SETTLE_PAUSE_SECONDS = 30.0, 2.0
 
 
 class ClusterError(RefitError):

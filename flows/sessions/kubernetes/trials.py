@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from flows.core import fence
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
 from flows.core.settings import Settings
+from flows.core.waiting import retry
 from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.kubernetes import ownership, records, rehearsal_budget, trial_pods
 from flows.sessions.kubernetes.cluster import Cluster, StillWaiting
@@ -23,7 +25,7 @@ from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
 from flows.sessions.kubernetes.isolation import Isolation
 from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.programs import output_of
-from flows.sessions.kubernetes.refusals import ClusterError
+from flows.sessions.kubernetes.refusals import SETTLE_PAUSE_SECONDS, SETTLE_SECONDS, ClusterError, NeverBegins
 from flows.sessions.kubernetes.trial_pods import TERMS, TRIAL, PodTerms
 from flows.sessions.model import Session
 from flows.sessions.packages.model import Outcome
@@ -159,8 +161,10 @@ class ClusterTrial:
         """
         seconds = self._start_seconds or self._cluster.options.start_seconds
         self._cluster.create("pods", self._manifest)
+        told = f"{self._name} doesn't run"
+        begins = partial(self._cluster.wait, "pods", self._name, trial_pods.has_begun, seconds, told)
         try:
-            self._cluster.wait("pods", self._name, trial_pods.has_begun, seconds, f"{self._name} doesn't run")
+            retry(begins, NeverBegins, seconds=SETTLE_SECONDS, pause=SETTLE_PAUSE_SECONDS)
         except StillWaiting as error:
             raise NoTrial(records.waits_for(self._cluster.find("pods", self._name) or {}) or error.what) from error
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -109,11 +110,36 @@ def test_an_image_that_can_t_begin_is_blamed_before_anybody_is_stopped(
                 seen.update(waits if asked["image"] == NEW else {})
 
     monkeypatch.setattr(server, "tend", tend_without_the_new)
+    monkeypatch.setattr("flows.sessions.kubernetes.placement.SETTLE_SECONDS", 0.0)
     with pytest.raises(RefitError) as error:
         engine.create(AFTER)
     move = SimpleNamespace(after=AFTER)
     assert puts_off("create", error.value, move, ()) != blames_the_image  # type: ignore[arg-type]
     assert server.seen()[1] == (Running.running, False)
+
+
+def test_a_node_that_can_t_begin_an_image_for_a_moment_blames_nobody(
+    server: Memory, engine: Kubernetes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.pod("refit-ada-1", "n", slot("a", 1, OLD))
+    tend, find, asked = server.tend, server.find, list[str]()
+
+    def tend_when_full() -> None:
+        tend()
+        waits = {"state": {"waiting": {"reason": "CreateContainerError", "message": "no space left on device"}}}
+        server.pods["refit-ada-1"]["status"]["containerStatuses"][1] |= {**waits, "containerID": ""}
+
+    def find_when_there_is_room(resource: str, name: str) -> dict[str, Any] | None:
+        asked.append(name)
+        if len(asked) > 2:
+            tend()
+        return find(resource, name)
+
+    monkeypatch.setattr(server, "tend", tend_when_full)
+    monkeypatch.setattr(server, "find", find_when_there_is_room)
+    monkeypatch.setattr("flows.sessions.kubernetes.placement.SETTLE_PAUSE_SECONDS", 0.0)
+    engine.create(AFTER)
+    assert server.seen()[1] == (Running.running, False) and len(asked) > 2
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["stopped", "warmed"])
