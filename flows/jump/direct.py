@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from flows.core.errors import RefitError
 from flows.host.sockets import remote_ends
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import SSH_PORT
@@ -34,11 +33,3 @@ def end_those_without_a_key(sessions: Sessions, name: str, kept: Collection[tupl
     if ended := sessions.engine.sshd.end_logins(sessions.store.session(name), good, kept):
         logger.warning("%d connections to %s end: their keys are not good any more", ended, name)
     return ended
-
-
-def end_quietly(sessions: Sessions, name: str, kept: Collection[tuple[str, int]] = ()) -> None:
-    """End them; that it isn't possible is written into the log."""
-    try:
-        end_those_without_a_key(sessions, name, kept)
-    except RefitError as error:
-        logger.error("connections to %s can't be looked at: %s", name, error)

@@ -76,6 +76,9 @@ class SessionAuthorizedKeys:
         self._seen: tuple[object, ...] = ()
         self._allowed: Keys = {}
         self._not_before: dict[str, float] = {}
+        # Sessions whose keys were begun to be brought, and haven't come as far as anybody knows. Success alone ends it:
+        # their keys are written down on Refit's machine already, which says nothing of the session then.
+        self._unfinished = set[str]()
         # Sessions with connections that may have been opened by a key that they don't know any more.
         self._lost_keys = set[str]()
 
@@ -84,8 +87,9 @@ class SessionAuthorizedKeys:
         sessions = self._opened()
         names = {session.name for session in sessions.store.sessions()}
         by_session, begun = self._now_allowed(), list[str]()
-        for name in {*list(self._applied)} - names:
-            del self._applied[name]
+        for name in {*list(self._applied), *list(self._unfinished)} - names:
+            self._applied.pop(name, None)
+            self._unfinished.discard(name)
         for name in sorted(names - self._under_way):
             keys = by_session.get(name, ())
             due = self._applied.get(name) != keys and time.monotonic() >= self._not_before.get(name, 0.0)
@@ -105,15 +109,15 @@ class SessionAuthorizedKeys:
             self._room.release()
 
     def _try(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> None:
-        failed = self._not_before.pop(name, None) is not None
+        self._not_before.pop(name, None)
         try:
-            if failed or not self._is_there(sessions, name, keys):
-                self._bring(sessions, name, keys, again=failed)
+            if not self._is_there(sessions, name, keys):
+                self._bring(sessions, name, keys)
             elif name not in self._applied and sessions.ssh.addresses().get(name) in self._connected:
-                self._end_connections(
-                    sessions, name
-                )  # a process before this one may have died between key and connection
+                # A process before this one may have died between key and connection.
+                self._end_connections(sessions, name)
             self._applied[name] = keys
+            self._unfinished.discard(name)
         except LeaseTaken:
             logger.info("the keys of %s wait: somebody acts on it", name)
         except RefitError as error:  # an image without sshd, for instance
@@ -121,12 +125,24 @@ class SessionAuthorizedKeys:
             logger.warning("the keys of %s can't be brought: %s", name, error)
 
     def _end_connections(self, sessions: Sessions, name: str) -> None:
-        """End the connections to a session whose keys it doesn't know any more."""
-        direct.end_quietly(sessions, name, self._kept(name))
+        """End the connections to a session whose keys it doesn't know any more.
+
+        Raises:
+            RefitError: they can't be ended just now.
+        """
+        self._unfinished.add(name)
+        self._lost_keys.add(name)
+        direct.end_those_without_a_key(sessions, name, self._kept(name))
+        self._lost_keys.discard(name)
 
     def _is_there(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> bool:
         """Whether nothing has to be done, as for most sessions after this process was started anew."""
-        if sessions.ssh.people_keys(name) != keys:
+        if name in self._unfinished or sessions.ssh.people_keys(name) != keys:
+            return False
+        if not sessions.engine.sshd.is_told(sessions.store.session(name)):
+            # A process before this one wrote them down and died. People who came in by a key that went are in still.
+            self._unfinished.add(name)
+            self._lost_keys.add(name)
             return False
         address = sessions.ssh.addresses().get(name)
         return not keys or (address is not None and _listens(address))
@@ -139,18 +155,19 @@ class SessionAuthorizedKeys:
             self._allowed, self._seen = keys_of_sessions(keys, entitlements), seen
         return self._allowed
 
-    def _bring(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...], again: bool) -> None:
-        # It may have failed after the keys were written down: then their session hasn't got them.
+    def _bring(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> None:
         with sessions.alone(name, _LEASE_SECONDS):
             session = sessions.store.session(name)
             before = sessions.ssh.people_keys(name)
             if {key.body for key in before} - {key.body for key in keys}:
                 self._lost_keys.add(name)
-            if again or before != keys:
+            if name in self._unfinished or before != keys:
+                # Until it is done, nobody knows which keys the session has, nor whether those of before come again.
+                self._applied.pop(name, None)
+                self._unfinished.add(name)
                 sessions.ssh.authorize_people(session, keys)
             if name in self._lost_keys:
                 self._end_connections(sessions, name)
-                self._lost_keys.discard(name)
             # One that had no key yet runs without sshd.
             if keys and sessions.running(session) is Running.running:
                 host, _ = sessions.engine.address(session.container, SSH_PORT)

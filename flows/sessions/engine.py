@@ -133,6 +133,13 @@ class Sshd(Protocol):
             RefitError: a session that runs hasn't got it in time, or it has keys, and nothing keeps others from it.
         """
 
+    def is_told(self, session: Session) -> bool:
+        """Whether nothing is left to provide: the session was told of its folder as it is now, or doesn't run.
+
+        Raises:
+            RefitError: nobody can tell just now.
+        """
+
     def start(self, session: Session) -> None:
         """Start it in the container of a session that runs without.
 

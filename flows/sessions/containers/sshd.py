@@ -52,6 +52,10 @@ class ContainerSshd:
     def provide(self, session: Session, wait: bool = True) -> None:
         """Nothing: containers see the folder as it is."""
 
+    def is_told(self, session: Session) -> bool:
+        """Always."""
+        return True
+
     def start(self, session: Session) -> None:
         """Start it in the container of a session that runs without.
 

@@ -90,6 +90,17 @@ class SlotSshd:
             if pod.ssh is not None:
                 self._call(session, pod, slot, "keys", version, str(slot.opened), str(fence.number()))
 
+    def is_told(self, session: Session) -> bool:
+        """Whether kubelet was told of the files as they are now, for each Pod of a session that has or had keys.
+
+        Raises:
+            RefitError: the API server doesn't answer, or a file can't be read.
+        """
+        if not (files := _files(session)):
+            return True
+        pods = (pod for pod in self._placement.pods(session.name) if not (pod.ending or pod.over))
+        return all(pod.ssh in (None, _version(files)) for pod in pods)
+
     def start(self, session: Session) -> None:
         """Start it in the slot of a session that runs without.
 

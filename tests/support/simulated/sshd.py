@@ -16,6 +16,9 @@ class SimulatedSshd:
     def provide(self, session: Session, wait: bool = True) -> None:
         pass
 
+    def is_told(self, session: Session) -> bool:
+        return True
+
     def start(self, session: Session) -> None:
         pass
 

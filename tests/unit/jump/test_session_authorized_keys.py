@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from sqlalchemy import Engine
 
 from flows.core.database import open_database
 from flows.core.errors import RefitError
+from flows.core.leases import LeaseTaken
 from flows.core.settings import Settings
 from flows.jump import direct
 from flows.jump.session_authorized_keys import SessionAuthorizedKeys
@@ -29,7 +30,7 @@ class Ssh:
 
     def __init__(self) -> None:
         self.has: tuple[PublicKey, ...] = read_keys(_KEY, "bob.pub")
-        self.away, self.brought = True, 0
+        self.away, self.brought, self.told = True, 0, True
 
     def people_keys(self, _name: str) -> tuple[PublicKey, ...]:
         return self.has
@@ -42,6 +43,10 @@ class Ssh:
         if self.away:
             raise RefitError("Kubelet doesn't bring them.")
         self.brought += 1
+        self.told = True
+
+    def is_told(self, _session: object) -> bool:
+        return self.told
 
 
 def test_a_key_that_went_is_taken_away_again_where_that_failed_and_its_connections_end(
@@ -51,7 +56,7 @@ def test_a_key_that_went_is_taken_away_again_where_that_failed_and_its_connectio
     sessions = sessions_of(ssh, "ada")
     kept = frozenset({("192.0.2.7", 40001)})
     monkeypatch.setattr(SessionAuthorizedKeys, "_now_allowed", lambda _: {})
-    monkeypatch.setattr(direct, "end_quietly", lambda _, name, spared: ended.append((name, spared)))
+    monkeypatch.setattr(direct, "end_those_without_a_key", lambda _, name, spared: ended.append((name, spared)))
     keeper = SessionAuthorizedKeys(
         Settings(home=tmp_path / "refit"), database(tmp_path), lambda: sessions, lambda _: kept
     )
@@ -83,7 +88,7 @@ def test_a_session_that_takes_its_keys_slowly_holds_up_no_other(
             return () if name == "eve" and released.wait(PATIENCE) else super().people_keys(name)
 
     monkeypatch.setattr(SessionAuthorizedKeys, "_now_allowed", lambda _: {})
-    monkeypatch.setattr(direct, "end_quietly", lambda *_: None)
+    monkeypatch.setattr(direct, "end_those_without_a_key", lambda *_: None)
     ssh = Slow()
     ssh.away = False
     names = ["eve", "fay", "guy"]
@@ -101,6 +106,85 @@ def test_a_session_that_takes_its_keys_slowly_holds_up_no_other(
     wait_until(lambda: not keeper._under_way)
 
 
+def test_a_key_that_went_is_not_forgotten_where_somebody_acts_on_its_session_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = Ssh()
+    keeper, sessions = keeper_of(ssh, tmp_path, monkeypatch, {})
+    look(keeper)
+
+    def taken(*_: object) -> NoReturn:
+        raise LeaseTaken("Somebody acts on it.")
+
+    free, sessions.alone = sessions.alone, taken
+    ssh.away = False
+    for _ in range(3):
+        let_pass(keeper)
+        look(keeper)
+        assert ssh.brought == 0
+    sessions.alone = free
+    look(keeper)
+    assert ssh.brought == 1
+
+
+def test_a_key_that_came_in_part_is_taken_away_where_its_person_may_no_longer_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh, allowed = Ssh(), dict[str, tuple[PublicKey, ...]]()
+    bobs, ssh.has, ssh.away = ssh.has, (), False
+    keeper, _ = keeper_of(ssh, tmp_path, monkeypatch, allowed)
+    look(keeper)
+    assert keeper._applied == {"ada": ()}
+    ssh.away, allowed["ada"] = True, bobs
+    look(keeper)
+    assert ssh.has == bobs
+    allowed.clear()
+    ssh.away = False
+    let_pass(keeper)
+    look(keeper)
+    assert ssh.has == () and ssh.brought == 1
+
+
+def test_keys_that_a_killed_process_wrote_down_alone_are_brought_and_connections_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh, ended = Ssh(), list[object]()
+    ssh.has, ssh.away, ssh.told = (), False, False
+    keeper, _ = keeper_of(ssh, tmp_path, monkeypatch, {})
+    monkeypatch.setattr(direct, "end_those_without_a_key", lambda _, name, spared: ended.append((name, spared)))
+    for _ in range(2):
+        look(keeper)
+        assert ssh.brought == 1 and ended == [("ada", ())]
+
+
+def test_connections_that_cannot_be_ended_are_ended_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh, tried = Ssh(), list[str]()
+    ssh.away = False
+    keeper, _ = keeper_of(ssh, tmp_path, monkeypatch, {})
+
+    def end(_: object, name: str, _kept: object) -> None:
+        tried.append(name)
+        if len(tried) == 1:
+            raise RefitError("The session holds the program that ends them.")
+
+    monkeypatch.setattr(direct, "end_those_without_a_key", end)
+    for _ in range(3):
+        look(keeper)
+        let_pass(keeper)
+    assert tried == ["ada", "ada"] and keeper._applied == {"ada": ()}
+
+
+def keeper_of(
+    ssh: Ssh, folder: Path, monkeypatch: pytest.MonkeyPatch, allowed: Mapping[str, tuple[PublicKey, ...]]
+) -> tuple[SessionAuthorizedKeys, Any]:
+    """A keeper of one session, `ada`, which has the keys that are allowed; and its sessions."""
+    sessions = sessions_of(ssh, "ada")
+    monkeypatch.setattr(SessionAuthorizedKeys, "_now_allowed", lambda _: dict(allowed))
+    monkeypatch.setattr(direct, "end_those_without_a_key", lambda *_: None)
+    keeper = SessionAuthorizedKeys(Settings(home=folder / "refit"), database(folder), lambda: sessions, lambda _: ())
+    return keeper, sessions
+
+
 def database(folder: Path) -> Engine:
     return open_database(f"sqlite:///{folder}/refit.db")
 
@@ -114,7 +198,7 @@ def sessions_of(ssh: Ssh, *names: str) -> Any:
     return SimpleNamespace(
         store=store,
         ssh=ssh,
-        engine=SimpleNamespace(at_once=4),
+        engine=SimpleNamespace(at_once=4, sshd=ssh),
         alone=lambda *_: nullcontext(),
         running=lambda _: Running.stopped,
     )

@@ -248,6 +248,21 @@ def test_kubelet_is_told_by_whoever_comes_after_one_that_wrote_the_secret_alone(
     assert [*server.told[0]] == [ssh_mounts.TOLD] and not server.calls
 
 
+def test_files_of_which_kubelet_was_not_told_are_known(session: Session) -> None:
+    server = Server()
+    assert server.sshd.is_told(session), "it has had no key yet"
+    bring(session, authorized_keys=KEY)
+    assert not server.sshd.is_told(session)
+    server.sshd.provide(session, wait=False)
+    assert server.sshd.is_told(session)
+    bring(session, authorized_keys="")
+    assert not server.sshd.is_told(session), "a key went, and Refit was killed before the session heard of that"
+    server.over = True
+    assert server.sshd.is_told(session), "its next Pod reads what is there then"
+    server.over, server.ssh = False, None
+    assert server.sshd.is_told(session), "a Pod of before has no keys"
+
+
 def test_a_pod_of_before_is_known_before_anything_is_written_and_its_session_moves(session: Session) -> None:
     server = Server()
     server.ssh = None
