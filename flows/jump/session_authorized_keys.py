@@ -92,11 +92,13 @@ class SessionAuthorizedKeys:
             self._unfinished.discard(name)
         for name in sorted(names - self._under_way):
             keys = by_session.get(name, ())
-            due = self._applied.get(name) != keys and time.monotonic() >= self._not_before.get(name, 0.0)
-            if due and self._room.acquire(blocking=False):
-                self._under_way.add(name)
-                threading.Thread(target=self._work, args=(sessions, name, keys), daemon=True).start()
-                begun.append(name)
+            if self._applied.get(name) == keys or time.monotonic() < self._not_before.get(name, 0.0):
+                continue
+            if not self._room.acquire(timeout=_AWAITED_SECONDS):
+                break
+            self._under_way.add(name)
+            threading.Thread(target=self._work, args=(sessions, name, keys), daemon=True).start()
+            begun.append(name)
         wait_until(lambda: self._under_way.isdisjoint(begun), seconds=_AWAITED_SECONDS, pause=_PAUSE_SECONDS)
 
     def _work(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> None:

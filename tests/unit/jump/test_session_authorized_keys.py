@@ -185,6 +185,17 @@ def keeper_of(
     return keeper, sessions
 
 
+def test_one_look_is_enough_for_more_sessions_than_are_served_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh, names = Ssh(), [f"s{number}" for number in range(40)]
+    ssh.away = False
+    keeper, sessions = keeper_of(ssh, tmp_path, monkeypatch, {})
+    sessions.store.sessions = lambda: [SimpleNamespace(name=name) for name in names]
+    look(keeper)
+    assert keeper._applied == dict.fromkeys(names, ())
+
+
 def database(folder: Path) -> Engine:
     return open_database(f"sqlite:///{folder}/refit.db")
 
