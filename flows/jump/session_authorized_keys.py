@@ -8,7 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sqlalchemy import Engine
@@ -18,8 +18,9 @@ from flows.core.leases import LeaseTaken
 from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 from flows.jump import direct
+from flows.sessions.engine import KEYS_SECONDS
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import SSH_PORT, Running
+from flows.sessions.model import SSH_PORT, EngineAway, Running
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Entitlements
 from flows.sessions.people.person_keys import PersonKey, PersonKeys
@@ -29,13 +30,38 @@ logger = logging.getLogger("refit.jump")
 
 # Seconds: for a session on which somebody acts, and how long a port of this machine's own containers may be silent.
 _LEASE_SECONDS, _CONNECT_SECONDS = 0.2, 1.0
-# Seconds until it is tried again to bring keys that couldn't be brought.
-_AGAIN_SECONDS = 60.0
+# Seconds until it is tried again to bring keys that couldn't be brought: twice as long after each failure with the same
+# keys, up to the longest.
+_AGAIN_SECONDS, _LONGEST_AGAIN_SECONDS = 60.0, 3600.0
+_MOST_DOUBLINGS = 10
+# Seconds in which a session has to take its keys that didn't take them before. They lie there since that try, and the
+# session is leased meanwhile.
+_PROMPT_SECONDS = 10.0
 # Seconds for which a look waits for sessions to get their keys: one that takes minutes holds up no other.
 _AWAITED_SECONDS, _PAUSE_SECONDS = 1.0, 0.02
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 Keys = Mapping[str, tuple[PublicKey, ...]]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Keys that couldn't be brought to a session.
+
+    Attributes:
+        keys: those of the last try.
+        at: when it failed (seconds, monotonic).
+        count: of failures of the session's own, one after another.
+    """
+
+    keys: tuple[PublicKey, ...]
+    at: float
+    count: int
+
+    def is_over(self, keys: tuple[PublicKey, ...], now: float) -> bool:
+        """Whether to try again: other keys, among which one may be missing that has to go, wait the shortest time."""
+        doublings = min(max(self.count - 1, 0), _MOST_DOUBLINGS) if keys == self.keys else 0
+        return now - self.at >= min(_AGAIN_SECONDS * 2.0**doublings, _LONGEST_AGAIN_SECONDS)
 
 
 def keys_of_sessions(keys: Iterable[PersonKey], entitlements: Entitlements) -> dict[str, tuple[PublicKey, ...]]:
@@ -75,7 +101,7 @@ class SessionAuthorizedKeys:
         self._connected = direct.connected()
         self._seen: tuple[object, ...] = ()
         self._allowed: Keys = {}
-        self._not_before: dict[str, float] = {}
+        self._failures: dict[str, Failure] = {}
         # Sessions whose keys were begun to be brought, and haven't come as far as anybody knows. Success alone ends it:
         # their keys are written down on Refit's machine already, which says nothing of the session then.
         self._unfinished = set[str]()
@@ -87,12 +113,14 @@ class SessionAuthorizedKeys:
         sessions = self._opened()
         names = {session.name for session in sessions.store.sessions()}
         by_session, begun = self._now_allowed(), list[str]()
-        for name in {*list(self._applied), *list(self._unfinished)} - names:
+        for name in {*list(self._applied), *list(self._unfinished), *list(self._failures)} - names:
             self._applied.pop(name, None)
+            self._failures.pop(name, None)
             self._unfinished.discard(name)
         for name in sorted(names - self._under_way):
             keys = by_session.get(name, ())
-            if self._applied.get(name) == keys or time.monotonic() < self._not_before.get(name, 0.0):
+            failure = self._failures.get(name)
+            if self._applied.get(name) == keys or (failure and not failure.is_over(keys, time.monotonic())):
                 continue
             if not self._room.acquire(timeout=_AWAITED_SECONDS):
                 break
@@ -111,7 +139,7 @@ class SessionAuthorizedKeys:
             self._room.release()
 
     def _try(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> None:
-        self._not_before.pop(name, None)
+        before = self._failures.get(name)
         try:
             if not self._is_there(sessions, name, keys):
                 self._bring(sessions, name, keys)
@@ -120,10 +148,12 @@ class SessionAuthorizedKeys:
                 self._end_connections(sessions, name)
             self._applied[name] = keys
             self._unfinished.discard(name)
+            self._failures.pop(name, None)
         except LeaseTaken:
             logger.info("the keys of %s wait: somebody acts on it", name)
         except RefitError as error:  # an image without sshd, for instance
-            self._not_before[name] = time.monotonic() + _AGAIN_SECONDS
+            count = (before.count if before else 0) + (not isinstance(error, EngineAway))
+            self._failures[name] = Failure(keys, time.monotonic(), count)
             logger.warning("the keys of %s can't be brought: %s", name, error)
 
     def _end_connections(self, sessions: Sessions, name: str) -> None:
@@ -167,7 +197,9 @@ class SessionAuthorizedKeys:
                 # Until it is done, nobody knows which keys the session has, nor whether those of before come again.
                 self._applied.pop(name, None)
                 self._unfinished.add(name)
-                sessions.ssh.authorize_people(session, keys)
+                failure = self._failures.get(name)
+                has_them = failure is not None and failure.count > 0
+                sessions.ssh.authorize_people(session, keys, _PROMPT_SECONDS if has_them else KEYS_SECONDS)
             if name in self._lost_keys:
                 self._end_connections(sessions, name)
             # One that had no key yet runs without sshd.

@@ -114,6 +114,10 @@ class Engine(Protocol):
         """The last lines that the container wrote."""
 
 
+# Seconds in which keys come to a session whose programs don't hold them up.
+KEYS_SECONDS = 120.0
+
+
 class Sshd(Protocol):
     """The sshd of each session, which reads the files of `Session.ssh_folder`. Every verb can be repeated."""
 
@@ -124,10 +128,10 @@ class Sshd(Protocol):
             RefitError: nothing keeps others from its sshd, or it runs in what was made without one.
         """
 
-    def provide(self, session: Session, wait: bool = True) -> None:
+    def provide(self, session: Session, wait: float = KEYS_SECONDS) -> None:
         """Let the sshd of a session, and those of its later generations, read the folder as it is now.
 
-        `wait`: until a session that runs has it, whether or not this call has changed anything.
+        `wait`: seconds in which a session that runs has to have it, also where this call has changed nothing; 0: none.
 
         Raises:
             RefitError: a session that runs hasn't got it in time, or it has keys, and nothing keeps others from it.

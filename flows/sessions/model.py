@@ -183,6 +183,10 @@ class DoesNotBegin(RefitError):
     """An image whose container can't be made or begun, whatever session it is for."""
 
 
+class EngineAway(RefitError):
+    """The engine doesn't answer, which says nothing of a session."""
+
+
 class Running(StrEnum):
     """The state of a container, by the engine."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from flows.core.programs.command import ProgramFailed
-from flows.sessions.engine import Engine
+from flows.sessions.engine import KEYS_SECONDS, Engine
 from flows.sessions.model import SSH_PORT, Session
 from flows.sessions.ssh import host_certificates
 
@@ -49,7 +49,7 @@ class ContainerSshd:
     def check(self, session: Session) -> None:
         """Nothing is missing on this machine."""
 
-    def provide(self, session: Session, wait: bool = True) -> None:
+    def provide(self, session: Session, wait: float = KEYS_SECONDS) -> None:
         """Nothing: containers see the folder as it is."""
 
     def is_told(self, session: Session) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.core.errors import RefitError
 from flows.core.formatting import some
-from flows.sessions.model import DoesNotBegin
+from flows.sessions.model import DoesNotBegin, EngineAway
 
 _TAIL = 2000
 # Kubernetes' reasons of a container that waits because of its image. One that can't be pulled may only be out of reach.
@@ -29,7 +29,7 @@ class ClusterError(RefitError):
     status = 0
 
 
-class ClusterAway(ClusterError):
+class ClusterAway(ClusterError, EngineAway):
     """The cluster doesn't answer, so that nobody knows whether it did what it was asked."""
 
 

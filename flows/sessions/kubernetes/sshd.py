@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from flows.core import fence
 from flows.core.errors import RefitError
 from flows.host.sockets import why_unreached, written_ends
+from flows.sessions.engine import KEYS_SECONDS
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ProgramEnded
 from flows.sessions.kubernetes.isolation import Isolation, policy
@@ -22,8 +23,8 @@ from flows.sessions.kubernetes.slots import Slots
 from flows.sessions.kubernetes.ssh_mounts import FILES, TOLD, VERSION
 from flows.sessions.model import SSH_PORT, Session
 
-# Kubelet looks each minute, and a cache of its own may be a minute old; told of a change of the Pod, it looks at once.
-_BROUGHT_SECONDS = 120.0
+# Seconds for what the program of a slot does by itself, once its files are there.
+_CALLED_SECONDS = 30.0
 # Seconds in which a Pod's own network answers.
 _REACHED_SECONDS = 5.0
 # Of sysexits.h, by which the program of a slot says why it can't: EX_USAGE, EX_UNAVAILABLE.
@@ -60,8 +61,11 @@ class SlotSshd:
                 f"`refit session ssh-keys {session.name}` shows and removes keys that it has.",
             )
 
-    def provide(self, session: Session, wait: bool = True) -> None:
-        """Let the slots of a session read its folder as it is now; `wait`: until those that run do.
+    def provide(self, session: Session, wait: float = KEYS_SECONDS) -> None:
+        """Let the slots of a session read its folder as it is now; `wait`: seconds in which those that run have to.
+
+        Kubelet looks each minute, and a cache of its own may be a minute old; told of a change of the Pod, it looks at
+        once.
 
         Raises:
             RefitError: kubelet has not brought it to a slot that runs, or others could reach the sshd of a session that
@@ -88,7 +92,7 @@ class SlotSshd:
                 self._slots.annotate(pod.name, {TOLD: version})
         for pod, slot in self._with_home(session.name) if wait else ():
             if pod.ssh is not None:
-                self._call(session, pod, slot, "keys", version, str(slot.opened), str(fence.number()))
+                self._call(session, pod, slot, "keys", version, str(slot.opened), str(fence.number()), limit=wait)
 
     def is_told(self, session: Session) -> bool:
         """Whether kubelet was told of the files as they are now, for each Pod of a session that has or had keys.
@@ -136,9 +140,17 @@ class SlotSshd:
         slots = self._with_home(session.name)
         return sum(_number(self._call(session, pod, slot, "hang-up", stdin=ends.encode())) for pod, slot in slots)
 
-    def _call(self, session: Session, pod: SessionPod, slot: Slot, *words: str, stdin: bytes = b"") -> str:
+    def _call(
+        self,
+        session: Session,
+        pod: SessionPod,
+        slot: Slot,
+        *words: str,
+        stdin: bytes = b"",
+        limit: float = _CALLED_SECONDS,
+    ) -> str:
         try:
-            answer = self._slots.call(pod.name, slot.name, *words, stdin=stdin, limit=_BROUGHT_SECONDS)
+            answer = self._slots.call(pod.name, slot.name, *words, stdin=stdin, limit=limit)
             return answer.decode(errors="replace")
         except ProgramEnded as error:
             if error.code not in _REFUSALS:

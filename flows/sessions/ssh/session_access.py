@@ -20,7 +20,7 @@ from flows.core.programs import command
 from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.core.waiting import retry
-from flows.sessions.engine import Engine
+from flows.sessions.engine import KEYS_SECONDS, Engine
 from flows.sessions.model import SSH_PORT, USER, Session, check_name
 from flows.sessions.ssh.forwarder import Forwarder
 from flows.sessions.ssh.host_certificates import HostCertificates
@@ -63,7 +63,7 @@ class Ssh:
         if lets_in(session.ssh_folder):
             self.certificates.sign(session.name, session.ssh_folder)
             # Not until the slot of now has it, which may be out of reach: its next generation reads what is there then.
-            self._engine.sshd.provide(session, wait=False)
+            self._engine.sshd.provide(session, wait=0)
 
     def keys(self, name: str) -> tuple[PublicKey, ...]:
         """The keys that were given to this session alone, whosever they are."""
@@ -81,20 +81,24 @@ class Ssh:
         """
         self._let_in(session, keys, self.people_keys(session.name))
 
-    def authorize_people(self, session: Session, keys: Sequence[PublicKey]) -> None:
+    def authorize_people(self, session: Session, keys: Sequence[PublicKey], wait: float = KEYS_SECONDS) -> None:
         """Let the people with these keys in, besides those who have a key of the session's own; at once.
 
+        `wait`: seconds in which a session that runs has to have them.
+
         Raises:
-            RefitError: no port is left, or the forwarder doesn't get it.
+            RefitError: no port is left, or the forwarder or the session doesn't get it.
         """
-        self._let_in(session, self.keys(session.name), keys)
+        self._let_in(session, self.keys(session.name), keys, wait)
 
     def _authorized(self, name: str) -> tuple[tuple[PublicKey, ...], tuple[PublicKey, ...]]:
         file = self.folder(name) / AUTHORIZED
         own, _, people = file.read_text(encoding="utf-8").partition(_PEOPLE) if file.exists() else ("", "", "")
         return read_keys(own, str(file)) if own else (), read_keys(people, str(file)) if people else ()
 
-    def _let_in(self, session: Session, own: Sequence[PublicKey], people: Sequence[PublicKey]) -> None:
+    def _let_in(
+        self, session: Session, own: Sequence[PublicKey], people: Sequence[PublicKey], wait: float = KEYS_SECONDS
+    ) -> None:
         if not (own or people or session.ssh_folder.exists()):
             return
         if own or people:
@@ -112,7 +116,7 @@ class Ssh:
         lines = [*(f"{key}\n" for key in own), *((_PEOPLE, *(f"{key}\n" for key in people)) if people else ())]
         self._write(self.folder(session.name) / AUTHORIZED, "".join(lines))
         if lines or self.host_key(session.name):
-            self._engine.sshd.provide(session)
+            self._engine.sshd.provide(session, wait)
         self.forwarder.listen(self._ports().values())
 
     def addresses(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ class SimulatedSshd:
     def check(self, session: Session) -> None:
         pass
 
-    def provide(self, session: Session, wait: bool = True) -> None:
+    def provide(self, session: Session, wait: float = 0) -> None:
         pass
 
     def is_told(self, session: Session) -> bool:

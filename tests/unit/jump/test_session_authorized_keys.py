@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from flows.core.leases import LeaseTaken
 from flows.core.settings import Settings
 from flows.jump import direct
 from flows.jump.session_authorized_keys import SessionAuthorizedKeys
+from flows.sessions.kubernetes.refusals import ClusterAway
 from flows.sessions.model import Running
 from flows.sessions.ssh.keys import PublicKey, read_keys
 from tests.support.waiting import PATIENCE, wait_until
@@ -31,6 +34,7 @@ class Ssh:
     def __init__(self) -> None:
         self.has: tuple[PublicKey, ...] = read_keys(_KEY, "bob.pub")
         self.away, self.brought, self.told = True, 0, True
+        self.waits, self.error = list[float](), RefitError("Kubelet doesn't bring them.")
 
     def people_keys(self, _name: str) -> tuple[PublicKey, ...]:
         return self.has
@@ -38,10 +42,11 @@ class Ssh:
     def addresses(self) -> dict[str, str]:
         return {}
 
-    def authorize_people(self, _session: object, keys: Sequence[PublicKey]) -> None:
+    def authorize_people(self, _session: object, keys: Sequence[PublicKey], wait: float) -> None:
         self.has = tuple(keys)
+        self.waits.append(wait)
         if self.away:
-            raise RefitError("Kubelet doesn't bring them.")
+            raise self.error
         self.brought += 1
         self.told = True
 
@@ -174,6 +179,39 @@ def test_connections_that_cannot_be_ended_are_ended_later(tmp_path: Path, monkey
     assert tried == ["ada", "ada"] and keeper._applied == {"ada": ()}
 
 
+def test_a_session_that_holds_its_keys_is_asked_less_and_less_often_and_not_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh, allowed = Ssh(), dict[str, tuple[PublicKey, ...]]()
+    bobs = ssh.has
+    keeper, _ = keeper_of(ssh, tmp_path, monkeypatch, allowed)
+    for number in range(1, 9):
+        look(keeper)
+        failure = keeper._failures["ada"]
+        pause = min(60.0 * 2 ** (number - 1), 3600.0)
+        assert not failure.is_over((), failure.at + pause - 1) and failure.is_over((), failure.at + pause)
+        assert failure.is_over(bobs, failure.at + 60), "a key that has to go waits for no hour"
+        let_pass(keeper)
+    assert ssh.waits == [120.0, *[10.0] * 7]
+    ssh.away = False
+    look(keeper)
+    allowed["ada"], ssh.away = bobs, True
+    look(keeper)
+    assert keeper._failures["ada"].count == 1 and ssh.waits[-1] == 120.0
+
+
+def test_an_engine_that_is_away_counts_against_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = Ssh()
+    ssh.error = ClusterAway("The API server doesn't answer.")
+    keeper, _ = keeper_of(ssh, tmp_path, monkeypatch, {})
+    for _ in range(8):
+        look(keeper)
+        failure = keeper._failures["ada"]
+        assert not failure.is_over((), failure.at + 59) and failure.is_over((), failure.at + 60)
+        let_pass(keeper)
+    assert {*ssh.waits} == {120.0}, "kubelet may never have been told"
+
+
 def keeper_of(
     ssh: Ssh, folder: Path, monkeypatch: pytest.MonkeyPatch, allowed: Mapping[str, tuple[PublicKey, ...]]
 ) -> tuple[SessionAuthorizedKeys, Any]:
@@ -217,7 +255,7 @@ def sessions_of(ssh: Ssh, *names: str) -> Any:
 
 def let_pass(keeper: SessionAuthorizedKeys) -> None:
     """Let the time be over after which what has failed is tried again."""
-    keeper._not_before = dict.fromkeys(keeper._not_before, 0.0)
+    keeper._failures = {name: replace(failure, at=-math.inf) for name, failure in keeper._failures.items()}
 
 
 def look(keeper: SessionAuthorizedKeys) -> None:

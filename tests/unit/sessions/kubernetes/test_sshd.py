@@ -124,7 +124,7 @@ def test_the_files_come_into_the_secret_and_kubelet_is_told_of_them_once(session
     assert has == {"token": "token", "authorized_keys": KEY, "host_key": "private", "probe": "probe"}
     assert server.told == [{ssh_mounts.TOLD: version}] and server.policies == 1
     assert server.calls == [("refit-ada-1", "a", "keys", version, "2", "0")]
-    server.sshd.provide(session, wait=False)
+    server.sshd.provide(session, wait=0)
     assert len(server.told) == len(server.calls) == 1
     server.sshd.provide(session)
     assert server.told == [{ssh_mounts.TOLD: version}]
@@ -244,7 +244,7 @@ def test_kubelet_is_told_by_whoever_comes_after_one_that_wrote_the_secret_alone(
         server.sshd.provide(session)
     assert ssh_mounts.VERSION in server.secret and not server.told
     server.away = False
-    server.sshd.provide(session, wait=False)
+    server.sshd.provide(session, wait=0)
     assert [*server.told[0]] == [ssh_mounts.TOLD] and not server.calls
 
 
@@ -253,7 +253,7 @@ def test_files_of_which_kubelet_was_not_told_are_known(session: Session) -> None
     assert server.sshd.is_told(session), "it has had no key yet"
     bring(session, authorized_keys=KEY)
     assert not server.sshd.is_told(session)
-    server.sshd.provide(session, wait=False)
+    server.sshd.provide(session, wait=0)
     assert server.sshd.is_told(session)
     bring(session, authorized_keys="")
     assert not server.sshd.is_told(session), "a key went, and Refit was killed before the session heard of that"
