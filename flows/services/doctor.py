@@ -92,5 +92,5 @@ NEEDED: tuple[Check, ...] = (
 OWN: tuple[Check, ...] = (supervisor, pool, bounds, moves, records, aliases)
 # Sessions on Kubernetes need none of these.
 _OF_CONTAINERS: tuple[Check, ...] = (enclosure, ingress, walls, pool, bounds)
-# A Refit that is a Pod itself starts no container and builds nothing.
-_OF_MACHINES: tuple[Check, ...] = (root, containers, kernel)
+# A Refit that is a Pod itself starts no container and builds nothing, and nobody installs a program there.
+_OF_MACHINES: tuple[Check, ...] = (root, containers, kernel, pictures)

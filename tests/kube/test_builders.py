@@ -32,14 +32,14 @@ from tests.support.cluster import REGISTRY, Lab, kube
 from tests.support.cluster import kubectl as in_tests
 from tests.support.machine import private_home
 from tests.support.machines import HERE, hand_over, handing
+from tests.support.own_pod import BUILDS as NAMESPACE
+from tests.support.own_pod import DEPLOY, builder_job, secret
 from tests.support.postgresql import postgresql
 from tests.support.prefect_api import post, prefect_client
 from tests.support.waiting import PATIENCE, free_port, wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(10 * PATIENCE)]
 
-DEPLOY = Path(__file__).parents[2] / "deploy" / "builder"
-NAMESPACE = "refit-builds"
 REFIT = Path(sys.executable).parent / "refit"
 BRIDGE = REGISTRY.partition(":")[0]
 
@@ -51,14 +51,9 @@ def kubectl(*words: str, stdin: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def template(own_image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`deploy/builder/job.yaml` as a person adapts it: the image, and what this machine has for two of them."""
-    told = yaml.safe_load((DEPLOY / "job.yaml").read_text())
-    (builder,) = told["spec"]["template"]["spec"]["containers"]
-    builder["image"] = own_image
-    builder["resources"] = {"requests": {"cpu": "100m", "memory": "256Mi"}}
-    builder["env"].append({"name": "REFIT_BUILDS_AT_ONCE", "value": "1"})
+    """The Job of builders in a file."""
     file = tmp_path_factory.mktemp("builders") / "job.yaml"
-    file.write_text(yaml.safe_dump(told))
+    file.write_text(yaml.safe_dump(builder_job(own_image)))
     return file
 
 
@@ -74,8 +69,9 @@ def refit(cluster: Lab, template: Path, tmp_path_factory: pytest.TempPathFactory
         own = {"bind_address": BRIDGE, "prefect_port": free_port(), "kubernetes": ClusterSettings(builder_job=template)}
         with private_home(folder / "home", free_port(), **shared, **own) as settings:
             try:
-                kubectl("apply", "-k", str(DEPLOY))
-                kubectl("apply", "-f", "-", stdin=yaml.safe_dump(secret(settings)))
+                kubectl("apply", "-k", str(DEPLOY / "builder"))
+                shared_with_builders = secret("refit-builder", **variables_of_builders(settings))
+                kubectl("apply", "-f", "-", stdin=yaml.safe_dump(shared_with_builders))
                 environment = {**os.environ, **variables(settings)}
                 subprocess.run([REFIT, "up"], env=environment, check=True)
                 yield settings
@@ -84,9 +80,9 @@ def refit(cluster: Lab, template: Path, tmp_path_factory: pytest.TempPathFactory
                 in_tests("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=180s")
 
 
-def secret(settings: Settings) -> dict[str, Any]:
+def variables_of_builders(settings: Settings) -> dict[str, str]:
     """The variables by which builders find the things that they share with Refit."""
-    told = {
+    return {
         "REFIT_REGISTRY": settings.registry,
         "REFIT_REGISTRY_TLS": "false",
         "REFIT_REPOSITORY": settings.repository,
@@ -94,7 +90,6 @@ def secret(settings: Settings) -> dict[str, Any]:
         "REFIT_PREFECT_SERVER": settings.prefect_url,
         "REFIT_AUTH": settings.auth.get_secret_value(),
     }
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "refit-builder"}, "stringData": told}
 
 
 @pytest.fixture(autouse=True)

@@ -17,19 +17,16 @@ SCRIPT = Path(__file__).parents[2] / "deploy" / "build-image"
 
 
 @pytest.fixture(scope="session")
-def own_image(
-    builder: Builder,
-    jupyter_chain: tuple[Stage, ...],
-    registry_server: RegistryServer,
-    cluster: Lab,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> str:
+def own_image(cluster: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> str:
     """Its name for nodes; `REFIT_TEST_OWN_IMAGE` names one that is built already.
 
     It stands on the catalog's own base, which Refit has built.
     """
     if built := os.environ.get("REFIT_TEST_OWN_IMAGE"):
         return f"{REGISTRY}/refit@{copy_image(f'docker://{built}', 'test', tmp_path_factory.mktemp('own'), 'refit')}"
+    builder: Builder = request.getfixturevalue("builder")
+    jupyter_chain: tuple[Stage, ...] = request.getfixturevalue("jupyter_chain")
+    registry_server: RegistryServer = request.getfixturevalue("registry_server")
     base, stages = build_all(builder, jupyter_chain)[0].digest, f"{REPOSITORY}/stages"
     chosen = {"REFIT_BASE": f"docker://127.0.0.1:{registry_server.port}/{stages}@{base}"}
     call = [SCRIPT, f"{REGISTRY}/refit:test", "--tls-verify=false"]

@@ -54,7 +54,7 @@ def test_a_pod_needs_neither_root_nor_containers_and_two_programs(tmp_path: Path
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(doctor, "_OF_MACHINES", tuple(of_machines.values()))
         doctor.examine(settings, tuple(of_machines.values()))
-    assert {*asked} == (set() if is_pod else {"root", "containers", "kernel"})
+    assert {*asked} == (set() if is_pod else {"root", "containers", "kernel", "pictures"})
     programs = [finding.thing for finding in doctor_programs.programs(settings)]
     assert (programs == ["buildah", "mmdebstrap"]) is is_pod and {"buildah", "mmdebstrap"} <= {*programs}
     with pytest.MonkeyPatch.context() as patch:
