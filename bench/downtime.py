@@ -123,7 +123,7 @@ def _plain(machine: Lab, name: str, *, pull: bool) -> Way:
         *tools.run_limits(settings),
         *("--publish", f"127.0.0.1:{port}:{session.access.port}", "--env", f"REFIT_TOKEN_FILE={TOKEN_FILE}"),
         *("--mount", f"type=bind,src={session.home},dst={HOME}"),
-        *("--mount", f"type=bind,src={session.token_file},dst={TOKEN_FILE},ro"),
+        *("--mount", f"type=bind,src={session.token_ref},dst={TOKEN_FILE},ro"),
     ]
 
     def podman(*words: str) -> None:

@@ -14,7 +14,7 @@ from flows.core.settings import Settings
 from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import Pool
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 
 SIZE, FILES, POOL = 10_000_000_000, 2_000, 13_000_000_000
 SAVED = 20  # files that programs save while they are stopped
@@ -36,7 +36,7 @@ def run() -> list[Row]:
 
 def _measured(homes: LocalHomes) -> list[Row]:
     ref = homes.make("ada", UID)
-    home, session = folder_of(ref), Session("ada", "p", "2026a", "sha256:0", UID, ref, Path("/token"), Access())
+    home, session = folder_of(ref), Session("ada", "p", "2026a", "sha256:0", UID, ref, TokenRef("/token"), Access())
     for number in range(FILES):
         (home / f"file-{number}").write_bytes(os.urandom(SIZE // FILES))
     os.sync()

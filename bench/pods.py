@@ -26,7 +26,7 @@ from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions
 from flows.sessions.kubernetes.engine import Kubernetes
 from flows.sessions.kubernetes.homes import ClusterHomes
-from flows.sessions.model import PREFIX, HomeRef, Session
+from flows.sessions.model import PREFIX, HomeRef, Session, TokenRef
 from tests.support import cluster
 from tests.support.waiting import free_port
 
@@ -73,7 +73,7 @@ class Site:
         """A session with a claim and a token, that doesn't run."""
         home, profile = HomeRef(f"refit-home-{name}"), self.lab.profile
         session = Session(
-            *(name, profile.stem, profile.release, self.images[0], uid, home, Path("token")),
+            *(name, profile.stem, profile.release, self.images[0], uid, home, TokenRef("token")),
             access=profile.ide.config.access,
             environment={PREFIX: routes.path(name)},
         )
@@ -140,7 +140,7 @@ def _site() -> Iterator[Site]:
             node_selector={"kubernetes.io/hostname": NODE},
         )
         site = Site(sessions, options, digests)
-        engine = Kubernetes(options, site.configuration, site.gateway)
+        engine = Kubernetes(options, site.configuration, site.gateway, Path)
         for digest in digests:
             engine.pull(digest)
         yield site
@@ -149,7 +149,7 @@ def _site() -> Iterator[Site]:
 def _by_refit(site: Site, first: Session, *, warm: bool, snapshots: bool = False) -> Way:
     """The steps of a move that engine and homes carry out, in the order of `move_steps.STEPS`."""
     first = replace(first, late_home=warm)
-    engine, now = Kubernetes(site.options, site.configuration, site.gateway), [first]
+    engine, now = Kubernetes(site.options, site.configuration, site.gateway, Path), [first]
     homes = ClusterHomes(Cluster(replace(site.options, snapshots=Snapshots.auto)))
 
     def start(session: Session) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from time import monotonic
 
 from bench.results import Row
@@ -16,7 +15,7 @@ from flows.migrations.planning.rollout import Candidate, Host, PlanInput
 from flows.migrations.planning.wave_gates import Trial
 from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.seen import Seen
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 from flows.sessions.preferences import UpdatePreferences
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
@@ -43,7 +42,7 @@ def world(number: int) -> list[Candidate]:
     modes = (None, None, None, None, None, None, None, None, Mode.ask, Mode.pin)
     results = []
     for n in range(number):
-        session = Session(f"s{n}", f"p{n % PROFILES}", "2026a", OLD, n, HomeRef("/h"), Path("/t"), access)
+        session = Session(f"s{n}", f"p{n % PROFILES}", "2026a", OLD, n, HomeRef("/h"), TokenRef("/t"), access)
         mode = chance.choice(modes)
         results.append(
             Candidate(

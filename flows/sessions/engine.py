@@ -8,7 +8,7 @@ from typing import NoReturn, Protocol
 
 from flows.core.programs.command import FOREIGN_OUTPUT
 from flows.sessions.homes.volumes import DiskUse, Wanted
-from flows.sessions.model import Container, HomeRef, Session, Volume
+from flows.sessions.model import Container, HomeRef, Session, TokenRef, Volume
 
 
 class Engine(Protocol):
@@ -119,7 +119,7 @@ KEYS_SECONDS = 120.0
 
 
 class Sshd(Protocol):
-    """The sshd of each session, which reads the files of `Session.ssh_folder`. Every verb can be repeated."""
+    """The sshd of each session, which reads files of Refit's own (`own_folder.ssh`). Every verb can be repeated."""
 
     def check(self, session: Session) -> None:
         """Find out whether people may be let into a session by ssh where it runs.
@@ -129,7 +129,7 @@ class Sshd(Protocol):
         """
 
     def provide(self, session: Session, wait: float = KEYS_SECONDS) -> None:
-        """Let the sshd of a session, and those of its later generations, read the folder as it is now.
+        """Let the sshd of a session, and those of its later generations, read these files as they are now.
 
         `wait`: seconds in which a session that runs has to have it, also where this call has changed nothing; 0: none.
 
@@ -182,6 +182,9 @@ class Sshd(Protocol):
 
 class Tokens(Protocol):
     """The tokens of sessions, by which their IDEs let their people in. Every verb can be repeated."""
+
+    def token_of(self, name: str) -> TokenRef:
+        """The token of the session `name`, there or not; raises `IllegalName` if no session can be called so."""
 
     def make(self, session: Session) -> None:
         """Make the token of a session, unless it has one."""
@@ -276,11 +279,7 @@ class Homes(Protocol):
         """
 
     def remove_volume(self, volume: HomeRef) -> None:
-        """Remove one volume for good; snapshots of it stay with those of the home.
-
-        Raises:
-            RefitError: Refit hasn't made it.
-        """
+        """Remove one volume for good, if Refit has made it; snapshots of it stay with those of the home."""
 
     def remove(self, name: str) -> None:
         """Remove a home, its volumes and all snapshots for good."""

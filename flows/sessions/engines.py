@@ -18,7 +18,7 @@ from flows.core.errors import RefitError
 from flows.core.formatting import short
 from flows.core.lazily import lazily
 from flows.core.settings import Settings
-from flows.sessions import trial
+from flows.sessions import own_folder, trial
 from flows.sessions.engine import Engine, Homes, Tokens
 from flows.sessions.gpus.gpu import Gpus
 from flows.sessions.machines import Machines, ThisMachine
@@ -55,7 +55,8 @@ def engine(settings: Settings) -> Engine:
     """Where sessions run; nothing is asked of it yet."""
     if settings.in_cluster:
         configuration = cache(partial(_configuration, settings))  # a digest stands for the same for ever
-        return Kubernetes(ownership.options(settings), configuration, Gateway(settings))
+        ssh_folder = partial(own_folder.ssh, settings)
+        return Kubernetes(ownership.options(settings), configuration, Gateway(settings), ssh_folder)
     return Podman(settings)
 
 
@@ -86,7 +87,7 @@ def gpus(settings: Settings, database: Database) -> Gpus:
 
 def tokens(settings: Settings) -> Tokens:
     """The keeper of the tokens of sessions."""
-    return SecretTokens(Cluster(ownership.options(settings))) if settings.in_cluster else FileTokens()
+    return SecretTokens(Cluster(ownership.options(settings))) if settings.in_cluster else FileTokens(settings)
 
 
 def is_pod(settings: Settings) -> bool:

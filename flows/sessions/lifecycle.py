@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import NoReturn
 
 from sqlalchemy import Engine as Database
@@ -24,7 +23,7 @@ from flows.core.programs import command, process_records
 from flows.core.progress import reported
 from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.sessions import engines
+from flows.sessions import engines, own_folder
 from flows.sessions.access import SessionAccess
 from flows.sessions.engine import Engine, Homes
 from flows.sessions.homes.volumes import Wanted
@@ -122,8 +121,8 @@ class Sessions(SessionAccess):
         variables = {**(environment or {}), **({PREFIX: routes.path(name)} if access.port else {})}
 
         def make(uid: int) -> Session:
-            home, token_file = self.homes.home_of(name), self._folder(name) / "token"
-            session = Session(name, profile, release, image, uid, home, token_file, access, variables)
+            home, token = self.homes.home_of(name), self.tokens.token_of(name)
+            session = Session(name, profile, release, image, uid, home, token, access, variables)
             return self._completed(session, mounted, resources)
 
         with self.alone(name):
@@ -174,8 +173,8 @@ class Sessions(SessionAccess):
                 self.engine.remove(container.name)
             self.ssh.forget(name)
             self.tokens.forget(name)
-            if self._folder(name).exists():
-                command.run(["rm", "-rf", "--", self._folder(name)], root=not self._settings.in_cluster)
+            if (folder := own_folder.of(self._settings, name)).exists():
+                command.run(["rm", "-rf", "--", folder], root=not self._settings.in_cluster)
             self.gpus.keep(name, ())
             self.store.forget(name)
             self.gateway.forget(name)
@@ -394,6 +393,3 @@ class Sessions(SessionAccess):
             return last_lines
         finally:
             self.gpus.keep(session.name, ())
-
-    def _folder(self, name: str) -> Path:
-        return self._settings.folder("sessions") / check_name(name)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, NewType
 
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -29,6 +28,9 @@ PREFIX = "NB_PREFIX"
 # A home or a volume, as the keeper of homes and the engine that belongs to it name it. To all others it is a text to be
 # kept and compared: on one machine it is the path of a folder, in a cluster the name of a claim.
 HomeRef = NewType("HomeRef", str)
+# The token of a session, as the keeper of tokens that belongs to its engine names it: on one machine the path of a
+# file, in a cluster the name of a Secret. A Refit of before has written a path there, too, which nobody reads.
+TokenRef = NewType("TokenRef", str)
 _NAME = re.compile(rf"[a-z][a-z0-9-]{{0,{LONGEST_NAME - 1}}}", re.ASCII)
 
 
@@ -91,7 +93,8 @@ class Session:
         image: digest (`sha256:…`) of its image.
         uid: host uid, its own; the group is 0.
         home: the home that persists, as its keeper names it.
-        token_file: file on the host that holds the token (never the token itself: this is written to labels).
+        token_ref: its token, as its keeper names it (never the token itself: this is written to labels); where it is
+            recorded as `token_file`, as it was called first.
         generation: counts containers of this session; the next move creates generation + 1.
         late_home: its container has a slot, into which the home is bound (`slot`); else the home is mounted in it.
         volumes: its volumes beside its home.
@@ -108,7 +111,7 @@ class Session:
     image: str
     uid: int
     home: HomeRef
-    token_file: Path
+    token_ref: Annotated[TokenRef, Field(alias="token_file")]
     access: Access
     environment: Mapping[str, str] = field(default_factory=dict)
     generation: int = 1
@@ -134,16 +137,6 @@ class Session:
     def entry_ports(self) -> tuple[int, ...]:
         """The ports inside its container at which people come in."""
         return (self.access.port, SSH_PORT) if self.access.port else (SSH_PORT,)
-
-    @property
-    def ssh_folder(self) -> Path:
-        """The folder on the host with what its sshd reads, there or not."""
-        return self.token_file.with_name("ssh")
-
-    @property
-    def api_folder(self) -> Path:
-        """The folder on the host by which it reaches Refit, there or not."""
-        return self.token_file.with_name("api")
 
     def to_json(self) -> str:
         """Everything about it as JSON, the same text for the same session."""

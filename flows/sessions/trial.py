@@ -12,7 +12,7 @@ from flows.catalog.model import Access
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
 from flows.core.settings import Settings
-from flows.sessions.model import HomeRef, Session, check_name
+from flows.sessions.model import HomeRef, Session, TokenRef, check_name
 from flows.sessions.packages.model import Outcome
 
 REHEARSAL = "REFIT_REHEARSAL"
@@ -76,7 +76,7 @@ class Trials(Protocol):
 def alone(image: str, access: Access) -> Session:
     """A session that there isn't, for a trial of the image with this digest alone."""
     name = f"image-{image.rpartition(':')[2][:_SHOWN]}"
-    return Session(name, "", "", image, _NOBODYS, HomeRef("."), Path("token"), access)
+    return Session(name, "", "", image, _NOBODYS, HomeRef("."), TokenRef("token"), access)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from flows.core.errors import RefitError
 from flows.sessions.kubernetes import isolation, manifests
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.engine import Kubernetes
-from flows.sessions.model import HomeRef, Running, Session
+from flows.sessions.model import HomeRef, Running, Session, TokenRef
 from tests.support.cluster import Lab, kubectl
 from tests.support.engine_contract import EngineContract
 from tests.support.waiting import wait_until
@@ -46,7 +46,7 @@ def door() -> Door:
 
 @pytest.fixture
 def engine(cluster: Lab, door: Door) -> Kubernetes:
-    return Kubernetes(cluster.options, cluster.configuration, door)
+    return Kubernetes(cluster.options, cluster.configuration, door, Path)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def session(cluster: Lab, engine: Kubernetes) -> Iterator[Session]:
     number = next(_numbers)
     name, home = f"contract-{number}", HomeRef(f"refit-home-contract-{number}")
     access = Access(port=8888, late_home=True)
-    session = Session(name, "p", "2026a", cluster.images["one"], 300_000 + number, home, Path("token"), access)
+    session = Session(name, "p", "2026a", cluster.images["one"], 300_000 + number, home, TokenRef("token"), access)
     asked = Cluster(cluster.options)
     cluster.claim(home)
     asked.create("secrets", manifests.token(session, cluster.options, TOKEN))
@@ -126,7 +126,7 @@ class TestKubernetes(EngineContract):
 
         for cidrs in (("10.99.0.1/32",), ("10.99.0.0/24", "192.0.2.0/24")):
             options = replace(cluster.options, gateways=cidrs)
-            Kubernetes(options, cluster.configuration, Door()).create(session)
+            Kubernetes(options, cluster.configuration, Door(), Path).create(session)
             assert blocks() == [*cidrs] and pods(session) == []
         kubectl("delete", "networkpolicy", isolation.NAME, isolation.OF_TRIALS)
 

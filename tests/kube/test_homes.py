@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from flows.core.settings.cluster import Snapshots
 from flows.sessions.kubernetes import home_snapshots, manifests
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.homes import ClusterHomes
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 from flows.sessions.podman_only import NotOnKubernetes
 from tests.support import cluster_images
 from tests.support.claims import FilesOfClaims
@@ -51,7 +50,7 @@ def session(homes: ClusterHomes, image: str) -> Iterator[Session]:
     number = next(_numbers)
     name, uid = f"contract-{number}", 300_000 + 10 * number
     home = homes.make(name, uid)
-    yield Session(name, "p", "2026a", image, uid, home, Path("token"), Access())
+    yield Session(name, "p", "2026a", image, uid, home, TokenRef("token"), Access())
     homes.remove(name)
 
 

@@ -33,7 +33,7 @@ def settings(cluster: Lab, tmp_path: Path) -> Iterator[Settings]:
 def session(settings: Settings, tmp_path: Path) -> Iterator[Session]:
     """A session that runs, in which Python looks for packages in one folder more."""
     image = cluster_images.push("reads", ":", tmp_path)
-    with running(settings, "read", image, tmp_path, {"PYTHONPATH": MORE}) as session:
+    with running(settings, "read", image, {"PYTHONPATH": MORE}) as session:
         yield session
 
 

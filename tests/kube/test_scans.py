@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -51,9 +50,9 @@ def another(images: tuple[str, str]) -> str:
 
 
 @pytest.fixture
-def session(settings: Settings, images: tuple[str, str], tmp_path: Path) -> Iterator[Session]:
+def session(settings: Settings, images: tuple[str, str]) -> Iterator[Session]:
     name = f"scanned-{next(_NUMBERS)}"  # what a scan has found is kept for some hours
-    with running(settings, name, images[0], tmp_path) as session:
+    with running(settings, name, images[0]) as session:
         yield session
 
 

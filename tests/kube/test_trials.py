@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from flows.core.settings.cluster import ClusterSettings, Snapshots
 from flows.sessions import engines
 from flows.sessions.homes.volumes import parts
 from flows.sessions.kubernetes import manifests
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 from flows.sessions.trial import Trials
 from tests.support import cluster_images
 from tests.support.claims import FilesOfClaims
@@ -59,7 +58,7 @@ def session(home_of_refit: Settings, images: dict[str, str]) -> Iterator[Session
     name, uid = f"tried-{number}", 300_000 + 10 * number
     home = homes.make(name, uid)
     FilesOfClaims().write(home, "notes", "one")
-    yield Session(name, "p", "2026a", images["trial-runs"], uid, home, Path("token"), cluster_images.SERVER)
+    yield Session(name, "p", "2026a", images["trial-runs"], uid, home, TokenRef("token"), cluster_images.SERVER)
     homes.remove(name)
 
 

@@ -17,10 +17,11 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
+from flows.sessions import own_folder
 from flows.sessions.containers.podman import Podman
 from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 from tests.support.engine_contract import EngineContract
 from tests.support.moving import own_weight
 from tests.support.variants import JUPYTER, LIGHT, light
@@ -43,10 +44,12 @@ def recorded(engine: Podman, shared: Settings, image: str, access: Access) -> It
     name = f"contract-{next(_numbers)}"
     uid = 300_000 + next(_numbers)
     home = LocalHomes(shared).make(name, uid)
-    token_file = shared.folder("sessions", name) / "token"
+    token_file = own_folder.token(shared, name)
+    token_file.parent.mkdir(exist_ok=True)
     command.run(["install", "-m", "0400", "-o", str(uid), "/dev/stdin", token_file], root=True, stdin=TOKEN)
-    session = Session(name, "p", "2026a", image, uid, home, token_file, access)
-    session.ssh_folder.mkdir()
+    session = Session(name, "p", "2026a", image, uid, home, TokenRef(str(token_file)), access)
+    for each in (name, f"{name}-2"):  # the contract makes another session of this one
+        own_folder.ssh(shared, each).mkdir(parents=True)
     yield session
     for container in engine.containers(name):
         engine.stop(container.name, grace=1)

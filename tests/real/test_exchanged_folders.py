@@ -26,7 +26,7 @@ from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.homes.volumes import Wanted
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 from tests.support.waiting import some_long
 
 UID, FILES = 234_569, 150
@@ -98,7 +98,9 @@ class Scene:
     def __init__(self, homes: LocalHomes, canary: Canary, tmp_path: Path) -> None:
         self.homes, self.canary = homes, canary
         self.at_war, self.tries = False, 0
-        self.session = Session("ana", "p", "2026a", "sha256:0", UID, HomeRef("."), tmp_path / "token", Access())
+        self.session = Session(
+            "ana", "p", "2026a", "sha256:0", UID, HomeRef("."), TokenRef(str(tmp_path / "token")), Access()
+        )
         self.furnish()
 
     def furnish(self) -> None:

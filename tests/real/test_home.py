@@ -17,7 +17,7 @@ from flows.sessions.homes.folders import folder_of, ref_of
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.homes.volumes import Wanted
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 from tests.support.homes_contract import Files, HomesContract, with_volume
 from tests.support.waiting import some_long
 
@@ -40,7 +40,7 @@ def homes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalHomes
 @pytest.fixture
 def session(homes: LocalHomes, tmp_path: Path) -> Session:
     home = homes.make("ana", UID)
-    return Session("ana", "p", "2026a", "sha256:0", UID, home, tmp_path / "token", Access())
+    return Session("ana", "p", "2026a", "sha256:0", UID, home, TokenRef(str(tmp_path / "token")), Access())
 
 
 class FilesOnDisk:
@@ -168,7 +168,8 @@ def test_volumes_go_into_the_pool_with_their_home(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "refit")
     homes = LocalHomes(settings)
     session, _ = with_volume(
-        homes, Session("ana", "p", "2026a", "sha256:0", UID, homes.make("ana", UID), tmp_path / "t", Access())
+        homes,
+        Session("ana", "p", "2026a", "sha256:0", UID, homes.make("ana", UID), TokenRef(str(tmp_path / "t")), Access()),
     )
     shell("echo 1 > rows.csv", folder_of(session.volumes[0].ref))
     Pool(settings).create(LEAST)
@@ -294,7 +295,9 @@ def test_links_lead_nobody_out_of_a_home(homes: LocalHomes, session: Session, tm
 
 def test_where_nothing_can_be_enclosed_nothing_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     homes = LocalHomes(Settings(home=tmp_path / "refit"))
-    session = Session("ana", "p", "2026a", "sha256:0", UID, homes.make("ana", UID), tmp_path / "token", Access())
+    session = Session(
+        "ana", "p", "2026a", "sha256:0", UID, homes.make("ana", UID), TokenRef(str(tmp_path / "token")), Access()
+    )
     shell("echo one > notes.txt", folder_of(session.home))
     homes.delta(session, "one")
     (programs := tmp_path / "programs").mkdir()
@@ -327,7 +330,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_f08_a_home_whose_snapshot_the_disk_cant_take_is_told_before_the_move(small_disk: Path, tmp_path: Path) -> None:
     homes = LocalHomes(Settings(home=small_disk))
-    session = Session("ana", "p", "2026a", "sha256:0", UID, homes.make("ana", UID), tmp_path / "token", Access())
+    session = Session(
+        "ana", "p", "2026a", "sha256:0", UID, homes.make("ana", UID), TokenRef(str(tmp_path / "token")), Access()
+    )
     (folder_of(session.home) / "holes").touch()
     os.truncate(folder_of(session.home) / "holes", 10 * 2**30)  # takes no space, neither here nor in the copy
     homes.check_room(session)

@@ -25,6 +25,7 @@ from flows.sessions.model import SSH_PORT, Session
 from flows.sessions.people.entitlements import Kind, Share
 from flows.sessions.people.person_keys import KeyTaken, PersonKeys
 from flows.sessions.ssh.keys import read_keys
+from flows.sessions.tokens import FileTokens
 from tests.support.laptops import Laptop, greeter, hear
 from tests.support.machine import private_home
 from tests.support.ordinary_user import UID, without_sudo
@@ -142,10 +143,10 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 
 def _record(sessions: Sessions, settings: Settings, name: str) -> Session:
-    home, token_file = settings.home / name, settings.home / "sessions" / name / "token"
+    home, token = settings.home / name, FileTokens(settings).token_of(name)
 
     def make(uid: int) -> Session:
-        return Session(name, "light", "2026a", "sha256:0", uid, ref_of(home), token_file, LIGHT)
+        return Session(name, "light", "2026a", "sha256:0", uid, ref_of(home), token, LIGHT)
 
     return sessions.store.add(name, make, uids=settings.session_uids, owner=name)
 

@@ -86,11 +86,11 @@ def test_a_session_moves_and_its_home_is_the_same(scene: Scene) -> None:
     assert result.downtime is not None and 0 < result.downtime < PATIENCE
     healthy_on(scene, new)
     after = scene.sessions.store.session(NAME)
-    assert (after.path, after.uid, after.home, after.token_file) == (
+    assert (after.path, after.uid, after.home, after.token_ref) == (
         before.path,
         before.uid,
         before.home,
-        before.token_file,
+        before.token_ref,
     )
     assert scene.home == home
     check_metrics(scene, new)

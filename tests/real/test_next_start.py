@@ -141,10 +141,10 @@ def test_a_session_gets_another_profile_by_the_same_move_and_its_own_back_where_
     assert result.moved, result.reason
     after = scene.sessions.store.session(NAME)
     assert (after.profile, after.release, after.image) == (other, RELEASE, new)
-    assert (after.path, after.home, after.token_file, after.uid) == (
+    assert (after.path, after.home, after.token_ref, after.uid) == (
         before.path,
         before.home,
-        before.token_file,
+        before.token_ref,
         before.uid,
     )
     check_nothing_is_left(scene.settings, scene.sessions, Journal(open_database(scene.settings.database)), NAME)

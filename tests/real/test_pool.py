@@ -21,7 +21,7 @@ from flows.sessions.homes import person_home_limits, subvolumes, subvolumes_as_r
 from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 from tests.support.waiting import wait_until
 
 UID, GROWN = 234_568, 64 << 20
@@ -35,7 +35,7 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
 
 
 def session_of(homes: LocalHomes, name: str = "ana") -> Session:
-    return Session(name, "p", "2026a", "sha256:0", UID, homes.make(name, UID), Path("/token"), Access())
+    return Session(name, "p", "2026a", "sha256:0", UID, homes.make(name, UID), TokenRef("/token"), Access())
 
 
 def subvolumes_of(pool: Pool) -> list[str]:

@@ -285,7 +285,7 @@ def test_rm_keeps_the_home_and_its_uid_and_purge_removes_them(
     sessions.jupyter(first).write_file("notes.txt", "kept")
     sessions.remove(first.name)
     assert sessions.engine.containers(first.name) == ()
-    assert not first.token_file.parent.exists()
+    assert not Path(first.token_ref).parent.exists()
     other = create()
     assert other.uid != first.uid
     again = create(first.name)
@@ -375,5 +375,5 @@ def test_nothing_secret_is_on_the_container_or_in_a_log(sessions: Sessions, ana:
     for text in (inspected, sessions.logs("ana"), (tmp_path / "log").read_text()):
         assert text
         assert token not in text
-    status = ana.token_file.stat()
+    status = Path(ana.token_ref).stat()
     assert (oct(status.st_mode & 0o7777), status.st_uid) == ("0o400", ana.uid)

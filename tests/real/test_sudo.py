@@ -144,11 +144,11 @@ from flows.core import settings
 from flows.core.programs import command
 from flows.catalog.model import Access
 from flows.sessions.homes.home import LocalHomes
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 homes = LocalHomes(settings.load())
 home, uid = homes.make("ana", 234_571), "234571"
 as_owner = ["setpriv", f"--reuid={uid}", "--regid=0", "--clear-groups", "sh", "-euc"]
-session = Session("ana", "p", "2026a", "sha256:0", 234_571, home, Path("/token"), Access())
+session = Session("ana", "p", "2026a", "sha256:0", 234_571, home, TokenRef("/token"), Access())
 
 def act(script):
     command.run(["env", "-C", home, *as_owner, script], root=True)

@@ -16,7 +16,7 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.recovery import reopen
 from flows.migrations.rollouts.targets import targets
 from flows.sessions.homes.folders import ref_of
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 from tests.support.machine import serve_registry
 from tests.support.variants import sign
 
@@ -45,7 +45,16 @@ def image(settings: Settings, tag: str, profile: str = "") -> str:
 
 @pytest.fixture
 def ada(tmp_path: Path) -> Session:
-    return Session("ada", STEM, RELEASE, "sha256:" + "a" * 64, 200001, ref_of(tmp_path), tmp_path / "token", Access())
+    return Session(
+        "ada",
+        STEM,
+        RELEASE,
+        "sha256:" + "a" * 64,
+        200001,
+        ref_of(tmp_path),
+        TokenRef(str(tmp_path / "token")),
+        Access(),
+    )
 
 
 def test_an_image_is_named_by_tag_or_digest(settings: Settings, ada: Session) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.sessions.homes.folders import folder_of
 from flows.sessions.homes.home import LocalHomes
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 from flows.sessions.trial import Trials
 from tests.support.trials_contract import TrialsContract, maker
 from tests.support.variants import LIGHT, light
@@ -35,7 +34,7 @@ class TestPodmanTrials(TrialsContract):
         (folder_of(home) / "notes").write_text("one")
         command.run(["chown", str(uid), folder_of(home) / "notes"], root=True)
         image = light(shared, registry, base, "trial-runs")
-        yield Session(name, "p", "2026a", image, uid, home, Path("token"), LIGHT)
+        yield Session(name, "p", "2026a", image, uid, home, TokenRef("token"), LIGHT)
         homes.remove(name)
 
     @pytest.fixture

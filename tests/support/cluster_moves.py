@@ -138,11 +138,11 @@ def settings_for_cluster(home: Path, **more: object) -> Settings:
 
 @contextmanager
 def running(
-    settings: Settings, name: str, image: str, folder: Path, environment: Mapping[str, str] = MappingProxyType({})
+    settings: Settings, name: str, image: str, environment: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Session]:
     """A session of an image that runs inside the `with` block, on record nowhere."""
     engine, homes, tokens = engines.engine(settings), engines.homes(settings), engines.tokens(settings)
-    parts = (name, "p", "2026a", image, _UID, homes.make(name, _UID), folder / "token")
+    parts = (name, "p", "2026a", image, _UID, homes.make(name, _UID), tokens.token_of(name))
     session = Session(*parts, SERVER, dict(environment))
     tokens.make(session)
     engine.create(session)

@@ -34,7 +34,7 @@ from flows.migrations.move_steps import State
 from flows.migrations.rollouts.store import Rollouts
 from flows.sessions import history
 from flows.sessions.events import Kind as EventKind
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 from flows.sessions.preferences import chosen_hours, chosen_mode
 from flows.sessions.store import HomeRow, NameTaken, Store
 from flows.sessions.wishes import PreferenceStore
@@ -70,7 +70,7 @@ def in_processes(number: int, target: Callable[..., None], *args: object) -> lis
 
 
 def a_session(uid: int = 200_000) -> Session:
-    return Session("ann", "p", "2026a", "sha256:1", uid, HomeRef("/home"), Path("/token"), Access())
+    return Session("ann", "p", "2026a", "sha256:1", uid, HomeRef("/home"), TokenRef("/token"), Access())
 
 
 class DatabaseContract:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from flows.catalog.model import Access
 from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 from flows.sessions.store import Store
 from tests.support.simulated.engine import SimulatedEngine
 from tests.support.simulated.world import World
@@ -23,6 +21,8 @@ def opened(settings: Settings) -> Sessions:
 
 def added(sessions: Sessions, name: str = "ada") -> Session:
     def make(uid: int) -> Session:
-        return Session(name, "p", "2026a", "sha256:0", uid, sessions.homes.make(name, uid), Path("/token"), Access())
+        return Session(
+            name, "p", "2026a", "sha256:0", uid, sessions.homes.make(name, uid), TokenRef("/token"), Access()
+        )
 
     return sessions.store.add(name, make, uids=sessions._settings.session_uids)

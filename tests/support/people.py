@@ -24,7 +24,7 @@ from flows.catalog.model import Access
 from flows.core.settings.spans import Span
 from flows.gateway import routes
 from flows.sessions.homes.folders import ref_of
-from flows.sessions.model import PREFIX, Session
+from flows.sessions.model import PREFIX, Session, TokenRef
 from flows.sessions.wishes import PreferenceStore
 from flows.web.authorizer import passes
 from tests.support.hub import SERVICES, Hub, Person
@@ -78,7 +78,9 @@ class People:
         variables = {PREFIX: routes.path(name)}
         store.add(
             name,
-            lambda uid: Session(name, "p", "2026a", f"sha256:{64 * 'a'}", uid, ref_of(home), token, access, variables),
+            lambda uid: Session(
+                name, "p", "2026a", f"sha256:{64 * 'a'}", uid, ref_of(home), TokenRef(str(token)), access, variables
+            ),
             uids=Span(first=300_000, last=300_999),
             owner=owner,
         )

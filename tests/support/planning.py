@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from flows.catalog.model import Access
 from flows.core.settings.policy import RolloutPolicy, SessionPolicy
@@ -18,7 +17,7 @@ from flows.migrations.planning.rollout import (
 from flows.migrations.planning.wave_scheduler import WaveScheduler
 from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.seen import Seen
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 
 NEW, OLD = "sha256:new", "sha256:old"
 # Late on the evening before clocks are put back in Zurich.
@@ -29,7 +28,7 @@ IDLE, BUSY = Verdict.idle, Verdict.busy
 
 
 def candidate(name: str = "ada", verdict: Verdict | None = IDLE, **changes: object) -> Candidate:
-    session = Session(name, "p0", "2026a", OLD, 200001, HomeRef("/h"), Path("/t"), Access())
+    session = Session(name, "p0", "2026a", OLD, 200001, HomeRef("/h"), TokenRef("/t"), Access())
     seen = Seen(name, verdict, NOW - HOUR, True, (Evidence(verdict, "python train.py"),)) if verdict else None
     return replace(Candidate(session, True, seen=seen), **changes)  # type: ignore[arg-type]
 

@@ -33,7 +33,7 @@ from flows.sessions.kubernetes import cluster as connection
 from flows.sessions.kubernetes import manifests, ownership, records
 from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import HomeRef, Running, Session
+from flows.sessions.model import HomeRef, Running, Session, TokenRef
 from flows.sessions.store import Store
 from tests.support import hollow_images
 from tests.support.cluster_moves import settings_for_cluster
@@ -174,7 +174,9 @@ def _make(settings: Settings, names: Sequence[str], image: str, nodes: int) -> N
     cluster.create("configmaps", manifests.scripts(options, text))
     script, store = manifests.scripts_name(text), Store(open_database(settings.database))
     sessions = [
-        Session(name, PROFILE, RELEASE, image, _FIRST_UID + n, HomeRef(manifests.claim(name)), Path("token"), _ACCESS)
+        Session(
+            name, PROFILE, RELEASE, image, _FIRST_UID + n, HomeRef(manifests.claim(name)), TokenRef("token"), _ACCESS
+        )
         for n, name in enumerate(names)
     ]
 

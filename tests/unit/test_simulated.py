@@ -13,7 +13,7 @@ from bench.faults import upset
 from flows.migrations.move_steps import State
 from flows.sessions.engine import Engine, Homes
 from flows.sessions.history import History
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 from tests.support.engine_contract import EngineContract
 from tests.support.examples import several
 from tests.support.homes_contract import Files, HomesContract
@@ -37,7 +37,7 @@ class TestSimulatedEngine(EngineContract):
 
     @pytest.fixture
     def session(self) -> Session:
-        return Session("ada", PROFILE, RELEASE, IMAGE, 200001, HomeRef("/home"), Path("/token"), ACCESS)
+        return Session("ada", PROFILE, RELEASE, IMAGE, 200001, HomeRef("/home"), TokenRef("/token"), ACCESS)
 
     @pytest.fixture
     def another_home(self) -> Path:
@@ -63,7 +63,7 @@ class TestSimulatedHomes(HomesContract):
     @pytest.fixture
     def session(self, homes: Homes) -> Session:
         home = homes.make("ada", 200001)
-        return Session("ada", PROFILE, RELEASE, IMAGE, 200001, home, Path("/token"), ACCESS)
+        return Session("ada", PROFILE, RELEASE, IMAGE, 200001, home, TokenRef("/token"), ACCESS)
 
 
 @pytest.fixture

@@ -253,7 +253,7 @@ class Notifier:
 
     def _has_command(self, name: str) -> bool:
         session, _ = self._sessions.store.find(name) or (None, False)
-        return session is not None and folder.is_there(session)
+        return session is not None and folder.is_there(self._settings, name)
 
 
 def withdraw(settings: Settings, sessions: Sessions, history: History, image: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from flows.core.settings import Settings
 from flows.core.waiting import rest
 from flows.migrations.rehearsals import checks
 from flows.publishing.checks import Finding
+from flows.sessions import own_folder
 from flows.sessions.activity import hook
 from flows.sessions.containers.sshd import START
 from flows.sessions.engine import Homes
@@ -128,7 +129,7 @@ def _gates(settings: Settings, session: Session, trial: Trial) -> Iterator[Findi
         ("start", inside.start),
         ("home", inside.home),
         *([("ide", inside.ide)] if session.access.port else []),
-        *([("ssh", inside.ssh)] if lets_in(session.ssh_folder) else []),
+        *([("ssh", inside.ssh)] if lets_in(own_folder.ssh(settings, session.name)) else []),
         *([("cell", inside.cell)] if session.access.protocol == "jupyter" else []),
         ("hook", inside.hook),
         ("steady", inside.steady),

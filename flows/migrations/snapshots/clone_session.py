@@ -249,7 +249,7 @@ def _placed(settings: Settings, sessions: Sessions, session: Session) -> Session
     placed = replace(
         session,
         home=homes.home_of(name),
-        token_file=settings.folder("sessions") / name / "token",
+        token_ref=sessions.tokens.token_of(name),
         environment={**session.environment, **({PREFIX: routes.path(name)} if session.access.port else {})},
         volumes=volumes,
     )

@@ -121,7 +121,7 @@ class Podman:
         Raises:
             RefitError: there is one of that name, made otherwise; or its image isn't here.
         """
-        prepare(session, self._slots)
+        prepare(session, self._settings, self._slots)
         if (id := self._find(session)) is None:
             # A create that was killed leaves storage that bears the name and that nobody lists: hence --replace.
             options = drift.marked(create_options(session, self._settings, self._slots, self._networks))

@@ -6,6 +6,7 @@ import logging
 
 from flows.core.settings import Settings
 from flows.host import tools
+from flows.sessions import own_folder
 from flows.sessions.containers import warm_start
 from flows.sessions.containers.networks import SessionNetworks
 from flows.sessions.containers.podman_records import labels
@@ -19,9 +20,9 @@ logger = logging.getLogger("refit.sessions")
 PROCESSES = 4096
 
 
-def prepare(session: Session, slots: warm_start.Slots) -> None:
+def prepare(session: Session, settings: Settings, slots: warm_start.Slots) -> None:
     """Make what a session's container has from this machine, as far as the engine makes it."""
-    folder.prepare(session)
+    folder.prepare(settings, session.name)
     if session.late_home:
         slots.make(session.container)
 
@@ -58,11 +59,11 @@ def create_options(session: Session, settings: Settings, slots: warm_start.Slots
         "--log-driver=k8s-file",
         "--log-opt=max-size=16mb",
         f"--mount={home}",
-        f"--mount=type=bind,src={session.token_file},dst={TOKEN_FILE},ro",
+        f"--mount=type=bind,src={session.token_ref},dst={TOKEN_FILE},ro",
         *map(mount_option, session.volumes),
         *(f"--device={device}" for device in session.devices),
-        *_ssh(session),
-        *folder.mounts(session),
+        *_ssh(session, settings),
+        *folder.mounts(settings, session.name),
         *(f"--env={name}={value}" for name, value in variables.items()),
         *(f"--label={name}={value}" for name, value in labels(session).items()),
     ]
@@ -79,9 +80,9 @@ def _resource_limits(session: Session, settings: Settings) -> list[str]:
     return limits
 
 
-def _ssh(session: Session) -> list[str]:
+def _ssh(session: Session, settings: Settings) -> list[str]:
     return [
-        f"--mount=type=bind,src={session.ssh_folder},dst={SSH_FOLDER},ro",
+        f"--mount=type=bind,src={own_folder.ssh(settings, session.name)},dst={SSH_FOLDER},ro",
         f"--passwd-entry={USER}:*:{session.uid}:0::{HOME}:/bin/bash",
     ]
 

@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 
 from flows.core.programs import command
-from flows.sessions.model import Session
+from flows.core.settings import Settings
+from flows.sessions import own_folder
 
 INSIDE = "/run/refit/api"
 """Where a session has it."""
@@ -19,29 +20,30 @@ COMMAND_INSIDE = f"/usr/local/bin/{COMMAND}"
 _CLIENT = Path(__file__).with_name("client.py")
 
 
-def prepare(session: Session) -> None:
+def prepare(settings: Settings, session: str) -> None:
     """Make the folder, unless it is there, with the command as this Refit has it."""
-    text, program = _CLIENT.read_bytes(), session.api_folder / COMMAND
+    folder = own_folder.api(settings, session)
+    text, program = _CLIENT.read_bytes(), folder / COMMAND
     if program.exists() and program.read_bytes() == text:
         return
     mine = ["-o", str(os.geteuid()), "-g", str(os.getegid())]
-    command.run(["install", "-d", "-m", "0711", session.api_folder.parent], root=True)
-    command.run(["install", "-d", "-m", "0755", *mine, session.api_folder], root=True)
+    command.run(["install", "-d", "-m", "0711", folder.parent], root=True)
+    command.run(["install", "-d", "-m", "0755", *mine, folder], root=True)
     draft = program.with_suffix(".new")
     command.run(["install", "-m", "0755", _CLIENT, draft], root=True)
     # A container that runs keeps the one that it was made with.
     command.run(["mv", "-T", "--", draft, program], root=True)
 
 
-def is_there(session: Session) -> bool:
+def is_there(settings: Settings, session: str) -> bool:
     """Whether a container of the session was made with it: one of an older Refit, and a Pod, has no such command."""
-    return (session.api_folder / COMMAND).is_file()
+    return (own_folder.api(settings, session) / COMMAND).is_file()
 
 
-def mounts(session: Session) -> list[str]:
-    """The options with which Podman lets a container see it. Pure."""
-    program = session.api_folder / COMMAND
+def mounts(settings: Settings, session: str) -> list[str]:
+    """The options with which Podman lets a container see it."""
+    folder = own_folder.api(settings, session)
     return [
-        f"--mount=type=bind,src={session.api_folder},dst={INSIDE},ro",
-        f"--mount=type=bind,src={program},dst={COMMAND_INSIDE},ro",
+        f"--mount=type=bind,src={folder},dst={INSIDE},ro",
+        f"--mount=type=bind,src={folder / COMMAND},dst={COMMAND_INSIDE},ro",
     ]

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from flows.core import fence
@@ -48,7 +49,11 @@ class Kubernetes:
     at_once = 32
 
     def __init__(
-        self, options: ClusterOptions, configuration: Callable[[str], Mapping[str, Any]], gateway: SessionRoutes
+        self,
+        options: ClusterOptions,
+        configuration: Callable[[str], Mapping[str, Any]],
+        gateway: SessionRoutes,
+        ssh_folder: Callable[[str], Path],
     ) -> None:
         """Nothing is asked of the cluster yet.
 
@@ -56,13 +61,14 @@ class Kubernetes:
             options: where and how sessions run.
             configuration: digest of an image → its configuration; raises RefitError if there is none.
             gateway: the way in to sessions.
+            ssh_folder: name of a session → the folder, here, with what its sshd reads.
         """
         share_memory()  # hundreds of moves have a thread and TLS each
         self._options, self._configuration, self._gateway = options, configuration, gateway
         self._cluster = Cluster(options)
         self._placement, self._isolation = Placement(self._cluster, options), Isolation(self._cluster)
         self._slots = Slots(self._cluster, self._placement)
-        self.sshd = SlotSshd(self._cluster, self._placement, self._slots, self._isolation)
+        self.sshd = SlotSshd(self._cluster, self._placement, self._slots, self._isolation, ssh_folder)
         self._pulls = Pulls(self._cluster, lambda: {pod.node for pod in self._placement.pods() if pod.node})
 
     def containers(self, session: str = "", pods: Sequence[SessionPod] = ()) -> tuple[Container, ...]:

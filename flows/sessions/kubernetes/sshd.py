@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 
 from flows.core import fence
 from flows.core.errors import RefitError
@@ -39,8 +40,17 @@ _REFUSALS = {
 class SlotSshd:
     """Implements `engine.Sshd` in one namespace of a cluster."""
 
-    def __init__(self, cluster: Cluster, placement: Placement, slots: Slots, isolation: Isolation) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        placement: Placement,
+        slots: Slots,
+        isolation: Isolation,
+        folder: Callable[[str], Path],
+    ) -> None:
+        """Nothing is asked of the cluster yet; `folder` says where the files for a session's sshd are."""
         self._cluster, self._placement, self._slots, self._isolation = cluster, placement, slots, isolation
+        self._folder = folder
 
     def check(self, session: Session) -> None:
         """Find out whether a NetworkPolicy can let Refit alone reach the sshd of sessions, and the Pod can have one.
@@ -62,7 +72,7 @@ class SlotSshd:
             )
 
     def provide(self, session: Session, wait: float = KEYS_SECONDS) -> None:
-        """Let the slots of a session read its folder as it is now; `wait`: seconds in which those that run have to.
+        """Let the slots of a session read its files as they are now; `wait`: seconds in which those that run have to.
 
         Kubelet looks each minute, and a cache of its own may be a minute old; told of a change of the Pod, it looks at
         once.
@@ -71,7 +81,7 @@ class SlotSshd:
             RefitError: kubelet has not brought it to a slot that runs, or others could reach the sshd of a session that
                 has keys.
         """
-        if not (files := _files(session)):  # it has had no key yet
+        if not (files := self._files(session)):  # it has had no key yet
             return
         if files.get(_AUTHORIZED):
             self._check_policy(session)
@@ -100,7 +110,7 @@ class SlotSshd:
         Raises:
             RefitError: the API server doesn't answer, or a file can't be read.
         """
-        if not (files := _files(session)):
+        if not (files := self._files(session)):
             return True
         pods = (pod for pod in self._placement.pods(session.name) if not (pod.ending or pod.over))
         return all(pod.ssh in (None, _version(files)) for pod in pods)
@@ -111,7 +121,7 @@ class SlotSshd:
         Raises:
             RefitError: its image has none, or this machine doesn't reach its Pod.
         """
-        version = _version(_files(session))
+        version = _version(self._files(session))
         for pod, slot in self._with_home(session.name):
             if slot.opened == session.generation:
                 self._call(session, pod, slot, "sshd", version, str(slot.opened), str(fence.number()))
@@ -139,6 +149,22 @@ class SlotSshd:
         ends = "".join(f" {word} " for address, port in sorted(kept) for word in written_ends(address, port))
         slots = self._with_home(session.name)
         return sum(_number(self._call(session, pod, slot, "hang-up", stdin=ends.encode())) for pod, slot in slots)
+
+    def _files(self, session: Session) -> dict[str, bytes]:
+        """The files that its sshd reads, by name.
+
+        Raises:
+            RefitError: Refit's user may not read one.
+        """
+        there = {name: self._folder(session.name) / name for name in FILES}
+        try:
+            return {name: file.read_bytes() for name, file in there.items() if file.exists()}
+        except OSError as error:
+            raise RefitError(
+                f"The files for the sshd of the session {session.name!r} can't be read.",
+                why=str(error),
+                hint="they belong to the user as whom Refit runs: a Refit that is root may have made them (chown).",
+            ) from None
 
     def _call(
         self,
@@ -194,23 +220,6 @@ def _without_secret(session: Session, namespace: str) -> ClusterError:
         why=f"There is no Secret {manifests.secret(session.name)} in {namespace}.",
         hint=f"`refit session stop {session.name}` and `refit session start {session.name}` make another one.",
     )
-
-
-def _files(session: Session) -> dict[str, bytes]:
-    """The files that its sshd reads, by name.
-
-    Raises:
-        RefitError: Refit's user may not read one.
-    """
-    there = {name: session.ssh_folder / name for name in FILES}
-    try:
-        return {name: file.read_bytes() for name, file in there.items() if file.exists()}
-    except OSError as error:
-        raise RefitError(
-            f"The files for the sshd of the session {session.name!r} can't be read.",
-            why=str(error),
-            hint="they belong to the user as whom Refit runs: a Refit that is root may have made them (chown).",
-        ) from None
 
 
 def _version(files: dict[str, bytes]) -> str:

@@ -8,7 +8,7 @@ import secrets
 from flows.core.programs import program_output
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef, check_name
 
 
 class SecretTokens:
@@ -16,6 +16,10 @@ class SecretTokens:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+
+    def token_of(self, name: str) -> TokenRef:
+        """The name of the Secret of the session `name`, there or not."""
+        return TokenRef(manifests.secret(check_name(name)))
 
     def make(self, session: Session) -> None:
         """Make the token of a session, unless it has one.

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from flows.catalog.model import Access
 from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.publishing.publish import access_of
 from flows.sessions.kubernetes.manifests import ClusterOptions
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 
-_NO_HOME = HomeRef(".")  # as it stands in records of moves from the time when it was a path
+# As they stand in records of moves from the time when they were paths.
+_NO_HOME, _NO_TOKEN = HomeRef("."), TokenRef(".")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def session_on(image: OwnImage | None, *, name: str, environment: Mapping[str, s
         image=image.digest if image else "",
         uid=0,
         home=_NO_HOME,
-        token_file=Path(),
+        token_ref=_NO_TOKEN,
         access=image.access if image else Access(),
         environment=dict(environment),
         owned_by=owned_by,

@@ -20,8 +20,9 @@ from flows.core.programs import command
 from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.core.waiting import retry
+from flows.sessions import own_folder
 from flows.sessions.engine import KEYS_SECONDS, Engine
-from flows.sessions.model import SSH_PORT, USER, Session, check_name
+from flows.sessions.model import SSH_PORT, USER, Session
 from flows.sessions.ssh.forwarder import Forwarder
 from flows.sessions.ssh.host_certificates import HostCertificates
 from flows.sessions.ssh.keys import PublicKey, read_keys
@@ -54,14 +55,14 @@ class Ssh:
 
     def folder(self, name: str) -> Path:
         """The folder that a session's container sees, there or not."""
-        return self._own(name) / "ssh"
+        return own_folder.ssh(self._settings, name)
 
     def prepare(self, session: Session) -> None:
         """See to it that there is a folder for the container to see, if only an empty one."""
         if self._root:
             self._make_folder(session)
-        if lets_in(session.ssh_folder):
-            self.certificates.sign(session.name, session.ssh_folder)
+        if lets_in(folder := self.folder(session.name)):
+            self.certificates.sign(session.name, folder)
             # Not until the slot of now has it, which may be out of reach: its next generation reads what is there then.
             self._engine.sshd.provide(session, wait=0)
 
@@ -99,19 +100,19 @@ class Ssh:
     def _let_in(
         self, session: Session, own: Sequence[PublicKey], people: Sequence[PublicKey], wait: float = KEYS_SECONDS
     ) -> None:
-        if not (own or people or session.ssh_folder.exists()):
+        if not (own or people or self.folder(session.name).exists()):
             return
         if own or people:
             self._engine.sshd.check(session)
         self._make_folder(session)
         if own or people:
-            self._make_key(session.ssh_folder / "host_key", session.uid)
+            self._make_key(self.folder(session.name) / "host_key", session.uid)
             self._make_key(self._probe_key(session.name), 0)
             probe = f"{PROBE_MAY} {self._public(self._probe_key(session.name))}\n"
-            self._write(session.ssh_folder / "probe", probe)
-            host = self._public(session.ssh_folder / "host_key")
+            self._write(self.folder(session.name) / "probe", probe)
+            host = self._public(self.folder(session.name) / "host_key")
             self._write(self._known_hosts(session.name), f"{_alias(session.name)} {host}\n")
-            self.certificates.sign(session.name, session.ssh_folder)
+            self.certificates.sign(session.name, self.folder(session.name))
             self._choose_port(session.name)
         lines = [*(f"{key}\n" for key in own), *((_PEOPLE, *(f"{key}\n" for key in people)) if people else ())]
         self._write(self.folder(session.name) / AUTHORIZED, "".join(lines))
@@ -133,7 +134,7 @@ class Ssh:
 
     def open(self, session: Session) -> None:
         """Let logins reach the container of a session that runs, if it has keys."""
-        if not lets_in(session.ssh_folder):
+        if not lets_in(self.folder(session.name)):
             return
         host, port = self._engine.address(session.container, SSH_PORT)
         self.forwarder.listen(self._ports().values())
@@ -145,7 +146,7 @@ class Ssh:
         Raises:
             RefitError: its image has none.
         """
-        if lets_in(session.ssh_folder):
+        if lets_in(self.folder(session.name)):
             self._engine.sshd.start(session)
             self.present(session, session.container)
             self.open(session)
@@ -160,7 +161,7 @@ class Ssh:
             container: of the session, in which it runs.
         """
         try:
-            self.certificates.sign(session.name, session.ssh_folder)
+            self.certificates.sign(session.name, self.folder(session.name))
             return self._engine.sshd.present(container)
         except RefitError as error:
             logger.warning("%s shows no host certificate: %s", session.name, error)
@@ -168,7 +169,7 @@ class Ssh:
 
     def has_due_certificate(self, session: Session) -> bool:
         """Whether the certificate of a session's host key has to be signed anew; without a host key, there is none."""
-        return self.certificates.is_due(session.ssh_folder)
+        return self.certificates.is_due(self.folder(session.name))
 
     def close(self, session: Session) -> None:
         """Let logins wait, because the session's container goes."""
@@ -189,7 +190,7 @@ class Ssh:
         Raises:
             RefitError: that isn't possible, or another host key answers.
         """
-        if not lets_in(session.ssh_folder):
+        if not lets_in(self.folder(session.name)):
             return ""
         host, port = self._engine.address(session.container, SSH_PORT)
         own = {"HostName": host, "Port": str(port), "IdentityFile": _quoted(self._probe_key(session.name))}
@@ -264,9 +265,9 @@ class Ssh:
         return {file.parent.name: int(file.read_text(encoding="ascii")) for file in files}
 
     def _make_folder(self, session: Session) -> None:
-        if not session.ssh_folder.exists():
-            command.run(["install", "-d", "-m", "0711", session.ssh_folder.parent], root=self._root)
-            command.run(["install", "-d", "-m", "0755", session.ssh_folder], root=self._root)
+        if not self.folder(session.name).exists():
+            command.run(["install", "-d", "-m", "0711", self._own(session.name)], root=self._root)
+            command.run(["install", "-d", "-m", "0755", self.folder(session.name)], root=self._root)
 
     def _make_key(self, file: Path, owner: int) -> None:
         """Make a pair of keys, unless it is there; the private one gets its name when it is its owner's alone."""
@@ -293,7 +294,7 @@ class Ssh:
         return Path(f"{key}.pub").read_text(encoding="ascii").strip()
 
     def _own(self, name: str) -> Path:
-        return self._settings.folder("sessions") / check_name(name)
+        return own_folder.of(self._settings, name)
 
     def _probe_key(self, name: str) -> Path:
         """A key of Refit's own: with it, it finds out whether anybody could log in."""

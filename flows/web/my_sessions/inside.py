@@ -22,6 +22,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from flows.sessions import own_folder
 from flows.sessions.inside.folder import SOCKET
 from flows.sessions.store import Store
 from flows.web.my_sessions.api import handler
@@ -55,7 +56,7 @@ class InsideSockets:
 
     def __init__(self, context: VerbContext) -> None:
         self._context = context
-        self._store = Store(context.database)
+        self._settings, self._store = context.settings, Store(context.database)
         self._servers: dict[Place, asyncio.AbstractServer] = {}
 
     async def keep(self) -> None:
@@ -83,10 +84,11 @@ class InsideSockets:
                 logger.warning("%s can't ask from inside: %s", place.session, error)
 
     def _places(self) -> frozenset[Place]:
-        sessions = [session for session in self._store.sessions() if session.api_folder.is_dir()]
+        folders = [(session, own_folder.api(self._settings, session.name)) for session in self._store.sessions()]
         return frozenset(
-            Place(session.name, session.uid, session.api_folder, session.api_folder.stat().st_ino)
-            for session in sessions
+            Place(session.name, session.uid, folder, folder.stat().st_ino)
+            for session, folder in folders
+            if folder.is_dir()
         )
 
 

@@ -18,6 +18,7 @@ from flows.host import tools
 from flows.migrations.notifications.notice import Notice
 from flows.services import embedded
 from flows.services.process import alone, end
+from flows.sessions import own_folder
 from flows.sessions.history import History
 from flows.sessions.homes.folders import folder_of
 from flows.sessions.inside import folder
@@ -81,7 +82,7 @@ def inside(hub: Hub, name: str, *words: str, user: str = "", status: int = 0) ->
 @pytest.fixture(scope="module", autouse=True)
 def reachable(hub: Hub, ada: Person, eve: Person) -> None:
     sessions = [hub.sessions.store.session(name) for name in ("ada", "eve")]
-    wait_until(lambda: all((session.api_folder / "socket").exists() for session in sessions))
+    wait_until(lambda: all((own_folder.api(hub.settings, session.name) / "socket").exists() for session in sessions))
 
 
 def test_a_session_shows_itself_and_says_when_it_moves(hub: Hub, ada: Person) -> None:
@@ -104,7 +105,7 @@ def test_a_session_shows_itself_and_says_when_it_moves(hub: Hub, ada: Person) ->
 
 def test_the_commands_of_a_notice_work_in_the_session_that_reads_it(hub: Hub, ada: Person) -> None:
     session = hub.sessions.store.session("ada")
-    assert folder.is_there(session)
+    assert folder.is_there(hub.settings, session.name)
     told = Notice("ada", "sha256:f9", "", (), 60, 15, 8, "at night", None, page="http://hub", command=True).text
     commands = re.findall("`(refit [^`]*)`", told)
     assert len(commands) == told.count("refit session") > 1

@@ -27,8 +27,9 @@ from flows.migrations.journal import Also, Journal
 from flows.migrations.move import Entry, Move, Phase
 from flows.migrations.planning.rollout import Action, Decision
 from flows.publishing.signatures import PublicationRow
+from flows.sessions import own_folder
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 from flows.sessions.store import HomeRow, SessionRow, Store
 from tests.support.simulated.engine import SimulatedEngine, SimulatedSessions
 from tests.support.simulated.world import GOOD, Image, World, digest
@@ -125,14 +126,15 @@ class Fleet:
         for session in made:
             self.adopt(session)
 
-    def _session(self, number: int, image: str, uid: int, token: Path, access: Access = ACCESS) -> Session:
+    def _session(self, number: int, image: str, uid: int, token: TokenRef, access: Access = ACCESS) -> Session:
         name, late = f"s{number}", access.late_home
+        own_folder.ssh(self.settings, name).mkdir(parents=True, exist_ok=True)  # else root makes it, for 10 ms each
         return Session(name, PROFILE, RELEASE, image, uid, self.home(name), token, access, late_home=late)
 
-    def _token(self) -> Path:
-        token = self.settings.folder("sessions", "ssh").parent / "token"
+    def _token(self) -> TokenRef:
+        token = self.settings.folder("sessions") / "token"
         token.touch()
-        return token
+        return TokenRef(str(token))
 
     def adopt(self, session: Session) -> None:
         """Let a session that is on record run in this world, and somebody work in it."""

@@ -16,7 +16,7 @@ from flows.migrations import start_sessions
 from flows.releases.report import BuildReport
 from flows.sessions.homes.folders import ref_of
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 from tests.support.machine import ROOT
 
 
@@ -77,7 +77,9 @@ def test_up_names_the_sessions_of_a_home_from_before_logins(
 
 def session(name: str, uid: int, folder: Path) -> Session:
     digest = f"sha256:{64 * 'a'}"
-    return Session(name, "p", "2026a", digest, uid, ref_of(folder / name), folder / "token", Access(port=8888), {})
+    return Session(
+        name, "p", "2026a", digest, uid, ref_of(folder / name), TokenRef(str(folder / "token")), Access(port=8888), {}
+    )
 
 
 def test_the_words_of_help_need_no_hub() -> None:

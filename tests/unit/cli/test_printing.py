@@ -40,7 +40,7 @@ from flows.orchestration import queues
 from flows.releases.report import BuildReport
 from flows.sessions.activity.evidence import Process
 from flows.sessions.activity.hook import last_words
-from flows.sessions.model import HomeRef, Running, Session, Volume
+from flows.sessions.model import HomeRef, Running, Session, TokenRef, Volume
 from flows.sessions.overview import Status
 from tests.support.examples import several
 
@@ -187,7 +187,7 @@ def test_scripts_find_the_volumes_of_a_session_under_the_keys_that_they_always_h
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     volume = Volume("data", "/data", HomeRef("/volumes/ada/data"))
-    ada = Session("ada", "p", "2026a", "sha256:1", 1, HomeRef("/home"), Path("/t"), Access(), volumes=(volume,))
+    ada = Session("ada", "p", "2026a", "sha256:1", 1, HomeRef("/home"), TokenRef("/t"), Access(), volumes=(volume,))
     for shown in (Status(ada, Running.running, True), [Status(ada, Running.running, True)]):
         paper = io.StringIO()
         monkeypatch.setattr(console, "out", Printer(file=paper, width=100, color_system=None))

@@ -18,7 +18,7 @@ from flows.images.plan import Plan
 from flows.services import ServiceState
 from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.seen import Seen
-from flows.sessions.model import HomeRef, Running, Session
+from flows.sessions.model import HomeRef, Running, Session, TokenRef
 from flows.sessions.overview import Status
 
 URL = "http://127.0.0.1:25010"
@@ -84,7 +84,7 @@ def test_a_plan_in_which_nothing_can_be_planned_promises_nothing() -> None:
 @pytest.mark.parametrize("terminal", [80, 120])
 def test_sessions_keep_their_names_whole_and_have_urls_where_there_is_room(terminal: int) -> None:
     profile, url = "jupyter-datascience-deb12-py311", f"{URL}/session/ada"
-    session = Session("ada", profile, "2026a", f"sha256:{64 * 'a'}", 1, HomeRef("/home"), Path("/token"), Access())
+    session = Session("ada", profile, "2026a", f"sha256:{64 * 'a'}", 1, HomeRef("/home"), TokenRef("/token"), Access())
     text = shown(session_tables.sessions([Status(session, Running.running, True)], {"ada": url}, terminal), terminal)
     assert profile in text and max(map(len, text.splitlines())) <= terminal
     assert (url in text) is (terminal > 80)

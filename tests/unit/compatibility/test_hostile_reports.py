@@ -24,7 +24,7 @@ from flows.compatibility.read_inside import LEAST_MEMORY, MOST_MEMORY, TOO_LITTL
 from flows.compatibility.scan import Scan, in_container, of_image
 from flows.core.settings import Settings
 from flows.sessions.engine import Engine
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 
 MIB = 1 << 20
 OLD = Image(
@@ -42,7 +42,7 @@ OLD = Image(
     interfaces={"GLIBC": "2.36"},
 )
 NEW = replace(OLD, libraries=frozenset(), python="3.13", interpreters={"/usr/bin/python3": "3.13"}, files=frozenset())
-ADA = Session("ada", "p", "2026a", "sha256:1", 300_000, HomeRef("home"), Path("token"), Access())
+ADA = Session("ada", "p", "2026a", "sha256:1", 300_000, HomeRef("home"), TokenRef("token"), Access())
 LOST = Native(libraries={"libold.so.1": "x.so"})
 
 

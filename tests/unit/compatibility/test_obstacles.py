@@ -28,7 +28,7 @@ from flows.core.errors import RefitError
 from flows.core.programs.command import ProgramFailed
 from flows.core.settings import Settings
 from flows.sessions.engine import Engine
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 
 ENGINE = cast("Engine", SimpleNamespace(on_this_machine=False))
 OLD, NEW, BAD = (f"sha256:{digit * 64}" for digit in "123")
@@ -70,7 +70,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 
 def session(name: str, image: str = OLD) -> Session:
-    return Session(name, "p", "2026a", image, 300_000, HomeRef("home"), Path("token"), Access())
+    return Session(name, "p", "2026a", image, 300_000, HomeRef("home"), TokenRef("token"), Access())
 
 
 def test_each_image_is_read_once_and_a_home_that_can_not_be_read_keeps_nobody(

@@ -21,7 +21,7 @@ from flows.compatibility.scan_inside import NotRead, read
 from flows.core.programs import command
 from flows.core.programs.command import ProgramFailed
 from flows.sessions.engine import Engine
-from flows.sessions.model import HomeRef, Session, Volume
+from flows.sessions.model import HomeRef, Session, TokenRef, Volume
 
 # A Python that has nothing but its own library.
 PLAIN = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
@@ -58,7 +58,17 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     own = Volume("data", str(tmp_path / "data"), HomeRef("data"), read_only=False)
     shared = Volume("all", "/nowhere", HomeRef("all"), read_only=False, shared=True)
     home = HomeRef("home")
-    return Session("ada", "p", "2026a", "sha256:1", 300_000, home, tmp_path / "token", Access(), volumes=(own, shared))
+    return Session(
+        "ada",
+        "p",
+        "2026a",
+        "sha256:1",
+        300_000,
+        home,
+        TokenRef(str(tmp_path / "token")),
+        Access(),
+        volumes=(own, shared),
+    )
 
 
 def test_home_and_own_volumes_are_read_as_on_this_machine(session: Session, tmp_path: Path) -> None:

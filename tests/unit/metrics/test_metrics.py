@@ -31,7 +31,7 @@ from flows.migrations.planning.rollout import RolloutStatus
 from flows.migrations.planning.rollout_state import RolloutState
 from flows.services.embedded import all_services
 from flows.sessions.homes.pool import Room
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 from tests.support.waiting import PATIENTLY, free_port
 from tests.support.waiting import serving as serving_at
 
@@ -141,7 +141,7 @@ def test_moves_and_downtimes_are_those_of_the_journal(settings: Settings) -> Non
 
 
 def write(journal: Journal, name: str, steps: Iterable[tuple[str, Phase]], final: State) -> None:
-    before = Session(name, *LAB, "sha256:old", 200_000, HomeRef("/home"), Path("/token"), Access())
+    before = Session(name, *LAB, "sha256:old", 200_000, HomeRef("/home"), TokenRef("/token"), Access())
     with lease(journal.database, f"session {name}") as held:
         move = journal.begin(held, before, moved(before, NEW, None), "")
         for step, phase in steps:

@@ -25,7 +25,7 @@ from flows.migrations.steps.failure_attribution import PUT_OFF
 from flows.sessions.activity.evidence import Verdict
 from flows.sessions.activity.seen import Seen
 from flows.sessions.homes.copying import NobodyKnows
-from flows.sessions.model import Running, Session
+from flows.sessions.model import Running, Session, TokenRef
 from flows.sessions.preferences import UpdatePreferences
 from tests.support.simulated.engine import SimulatedEngine
 from tests.support.simulated.faults import check_put_off, fail, failing, happening, healthy, kill, move, never_stopped
@@ -234,7 +234,7 @@ def test_f15_a_tag_that_moves_meanwhile_moves_nobody(sessions: Fleet, ada: Sessi
 
 
 def test_f18_what_the_new_image_would_break_waits_for_its_owner() -> None:
-    session = Session("ada", PROFILE, RELEASE, "sha256:old", 200001, Path("/h"), Path("/t"), access=None)  # type: ignore[arg-type]
+    session = Session("ada", PROFILE, RELEASE, "sha256:old", 200001, Path("/h"), TokenRef("/t"), access=None)  # type: ignore[arg-type]
     now = datetime(2026, 11, 21, 9, tzinfo=UTC)
     idle = Seen("ada", Verdict.idle, now, True, ())
     ada = Candidate(session, running=True, seen=idle, blocked="numpy is built for Python 3.11")

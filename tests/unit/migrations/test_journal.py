@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,9 +16,9 @@ from flows.migrations.move_steps import OF_EVERY_MOVE, State
 from flows.migrations.planning.plan import moved
 from flows.sessions.events import Kind
 from flows.sessions.history import History
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 
-ADA = Session("ada", "p", "2026a", "sha256:old", 200_000, HomeRef("/home"), Path("/token"), Access())
+ADA = Session("ada", "p", "2026a", "sha256:old", 200_000, HomeRef("/home"), TokenRef("/token"), Access())
 
 
 def test_a_move_is_unfinished_until_the_history_tells_of_its_end(settings: Settings) -> None:

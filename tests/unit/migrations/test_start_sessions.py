@@ -16,7 +16,7 @@ from flows.core.settings.spans import Span
 from flows.migrations.rollouts.session_planner import SessionPlanner
 from flows.migrations.start_sessions import fetch_for_start, named
 from flows.sessions.homes.folders import ref_of
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 from flows.sessions.store import Store
 from tests.support.machine import ROOT
 
@@ -27,7 +27,9 @@ def test_a_session_starts_though_nobody_tells_which_image_is_its_newest(
     settings = Settings(home=tmp_path)
 
     def make(uid: int) -> Session:
-        return Session("ada", "p", "2026a", "sha256:0", uid, ref_of(tmp_path), tmp_path / "token", Access(port=8000))
+        return Session(
+            "ada", "p", "2026a", "sha256:0", uid, ref_of(tmp_path), TokenRef(str(tmp_path / "token")), Access(port=8000)
+        )
 
     Store(open_database(settings.database)).add("ada", make, uids=Span(first=300_000, last=300_009))
 

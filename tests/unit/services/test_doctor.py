@@ -28,7 +28,7 @@ from flows.services.doctor_findings import Finding
 from flows.services.doctor_programs import Program
 from flows.sessions.containers.ingress import input_rules
 from flows.sessions.homes.pool import Room
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 from tests.support.waiting import free_port, serving, wait_until
 
 PODMAN = Program("podman", "runs sessions", "4.3")
@@ -89,7 +89,7 @@ def test_a_pool_that_is_nearly_full_is_told(free: int, ok: bool) -> None:
 def test_a_move_is_told_that_nobody_works_on_or_that_is_held(settings: Settings) -> None:
     assert not tuple(doctor_sessions.moves(settings)) and not (settings.home / "refit.db").exists()
     journal = Journal(open_database(settings.database))
-    ada = Session("ada", "p", "2026a", "sha256:old", 200_000, HomeRef("/home"), Path("/token"), Access())
+    ada = Session("ada", "p", "2026a", "sha256:old", 200_000, HomeRef("/home"), TokenRef("/token"), Access())
     with lease(journal.database, "session ada") as held:
         move = journal.begin(held, ada, moved(ada, "sha256:new", None), "")
         (finding,) = doctor_sessions.moves(settings)

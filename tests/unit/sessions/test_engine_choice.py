@@ -17,7 +17,7 @@ from flows.sessions import engines
 from flows.sessions.engine_choice import choose
 from flows.sessions.homes.folders import ref_of
 from flows.sessions.kubernetes import ownership
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 from flows.sessions.store import Store
 from tests.support.command_line import in_process
 
@@ -68,7 +68,14 @@ def test_a_variable_goes_before_the_file(settings: Settings, monkeypatch: pytest
 def test_sessions_that_are_there_are_named(settings: Settings, tmp_path: Path) -> None:
     store = Store(open_database(settings.database))
     session = Session(
-        "ada", "p", "2026a", f"sha256:{'0' * 64}", 300_000, ref_of(tmp_path), tmp_path / "token", Access()
+        "ada",
+        "p",
+        "2026a",
+        f"sha256:{'0' * 64}",
+        300_000,
+        ref_of(tmp_path),
+        TokenRef(str(tmp_path / "token")),
+        Access(),
     )
     store.add("ada", lambda uid: session, uids=settings.session_uids)
     with pytest.raises(RefitError, match="There are sessions on podman: ada"):

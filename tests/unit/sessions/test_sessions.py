@@ -23,14 +23,16 @@ from sqlalchemy import Engine
 from flows.catalog.model import Access
 from flows.core.database import open_database
 from flows.core.errors import RefitError, UnknownName
+from flows.core.settings import Settings
 from flows.core.settings.spans import Span
+from flows.sessions import engines
 from flows.sessions.containers.podman_records import as_container, labels
 from flows.sessions.homes.copying import described
 from flows.sessions.homes.pool import read_size
 from flows.sessions.homes.space_reservation import SPARE, lacking
 from flows.sessions.ide import jupyter
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
-from flows.sessions.model import Container, HomeRef, IllegalName, Running, Session, check_name, nearest_legal
+from flows.sessions.model import Container, HomeRef, IllegalName, Running, Session, TokenRef, check_name, nearest_legal
 from flows.sessions.recovery import recover, without_record
 from flows.sessions.store import Exhausted, NameTaken, Store
 from tests.support.processes import in_a_process
@@ -42,8 +44,8 @@ UIDS = Span(first=300_000, last=300_099)
 
 def session(name: str = "ana", uid: int = 300_000) -> Session:
     access = Access(port=8888, health="/api", page="/lab?token={token}", protocol="jupyter", own_paths=(".cache/",))
-    home, token_file = HomeRef(f"/homes/{name}"), Path("/sessions") / name / "token"
-    return Session(name, "p", "2026a", "sha256:1", uid, home, token_file, access, {"COLOUR": "blue"})
+    home, token = HomeRef(f"/homes/{name}"), TokenRef(f"/sessions/{name}/token")
+    return Session(name, "p", "2026a", "sha256:1", uid, home, token, access, {"COLOUR": "blue"})
 
 
 def maker(name: str) -> Callable[[int], Session]:
@@ -138,6 +140,24 @@ def test_a_session_survives_its_json() -> None:
     assert Session.from_json(session().to_json()) == session()
     with pytest.raises(ValueError, match="name"):
         Session.from_json("{}")
+
+
+def test_a_token_stands_in_records_as_in_those_of_before() -> None:
+    """Containers go on that were made when it was a path of this machine, and so does what reads their labels."""
+    written = json.loads(session().to_json())
+    assert written["token_file"] == "/sessions/ana/token" and "token_ref" not in written
+    assert Session.from_json(json.dumps(written)).token_ref == "/sessions/ana/token"
+
+
+@pytest.mark.parametrize(
+    ("engine", "token"), [("podman", "{home}/sessions/ana/token"), ("kubernetes", "refit-token-ana")]
+)
+def test_a_token_is_called_as_its_keeper_calls_it(tmp_path: Path, engine: str, token: str) -> None:
+    settings = Settings(home=tmp_path, engine=engine)  # type: ignore[arg-type]
+    keeper = engines.tokens(settings)
+    assert keeper.token_of("ana") == token.format(home=tmp_path)
+    with pytest.raises(IllegalName):
+        keeper.token_of("../ana")
 
 
 def test_a_container_is_known_by_its_labels() -> None:

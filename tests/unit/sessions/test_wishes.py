@@ -19,7 +19,7 @@ from flows.core.settings.spans import Span
 from flows.sessions.events import Kind
 from flows.sessions.history import EventRow, History
 from flows.sessions.homes.folders import ref_of
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 from flows.sessions.preferences import UpdatePreferences, chosen_hours, chosen_mode, read_duration
 from flows.sessions.store import Store
 from flows.sessions.wishes import PreferenceStore
@@ -30,7 +30,7 @@ def database(tmp_path: Path) -> Engine:
     engine = open_database(f"sqlite:///{tmp_path / 'refit.db'}")
 
     def make(uid: int) -> Session:
-        return Session("ann", "p", "2026a", "sha256:1", uid, ref_of(tmp_path), tmp_path, Access())
+        return Session("ann", "p", "2026a", "sha256:1", uid, ref_of(tmp_path), TokenRef(str(tmp_path)), Access())
 
     Store(engine).add("ann", make, uids=Span(first=300_000, last=300_009))
     return engine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.core.settings.spans import Span
 from flows.gateway import routes
-from flows.sessions.model import PREFIX, HomeRef, Session
+from flows.sessions.model import PREFIX, HomeRef, Session, TokenRef
 from flows.sessions.store import Store
 from flows.waiting_page.app import WaitingPage
 
@@ -22,7 +21,7 @@ def ada() -> Session:
     return Session(
         *("ada", "jupyter-minimal-deb12-py311", "2026a", f"sha256:{'a' * 64}", 200_000),
         home=HomeRef("/homes/ada"),
-        token_file=Path("/sessions/ada/token"),
+        token_ref=TokenRef("/sessions/ada/token"),
         access=Access(port=8888, health="/api"),
         environment={PREFIX: routes.path("ada")},
     )

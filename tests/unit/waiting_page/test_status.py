@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from flows.catalog.model import Access
 from flows.gateway import routes
 from flows.migrations.move import Entry, Move, Phase
 from flows.migrations.move_steps import State
-from flows.sessions.model import PREFIX, HomeRef, Session
+from flows.sessions.model import PREFIX, HomeRef, Session, TokenRef
 from flows.waiting_page import page
 from flows.waiting_page.status import Seen, Why, tell
 
@@ -20,7 +19,7 @@ AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ADA = Session(
     *("ada", "jupyter-minimal-deb12-py311", "2026a", f"sha256:{'a' * 64}", 200_000),
     home=HomeRef("/homes/ada"),
-    token_file=Path("/sessions/ada/token"),
+    token_ref=TokenRef("/sessions/ada/token"),
     access=Access(port=8888, health="/api"),
     environment={PREFIX: routes.path("ada")},
 )

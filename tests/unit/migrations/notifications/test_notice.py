@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -31,7 +30,7 @@ from flows.migrations.planning.rollout import Action, Candidate, Decision, PlanI
 from flows.sessions.activity.evidence import Activity, Evidence, Look, Process, Verdict
 from flows.sessions.events import Event, Kind
 from flows.sessions.ide.terminal_messages import watched
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 from flows.sessions.preferences import UpdatePreferences
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
@@ -202,7 +201,7 @@ def test_a_reminder_says_how_long_is_left() -> None:
 
 
 def test_a_deadline_begins_when_its_owner_is_told() -> None:
-    session = Session("ada", "p0", "2026a", "old", 1, HomeRef("/h"), Path("/t"), Access())
+    session = Session("ada", "p0", "2026a", "old", 1, HomeRef("/h"), TokenRef("/t"), Access())
     candidate = Candidate(session, True, policy=SessionPolicy(deadline_days=7))
     rollout = PlanInput(NOW, {})
     assert deadline_if_told(candidate, "new", rollout) == NOW + timedelta(days=7)

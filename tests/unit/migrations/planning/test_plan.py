@@ -1,6 +1,5 @@
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from flows.migrations.planning.plan import moved, plan, plan_named
 from flows.migrations.planning.rollout import Action, Candidate, PlanInput, Reason
 from flows.sessions.activity.evidence import Verdict
 from flows.sessions.activity.seen import Seen
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 from flows.sessions.preferences import UpdatePreferences
 
 PROFILE, RELEASE = "jupyter-minimal-deb12-py311", "2026a"
@@ -35,7 +34,7 @@ def candidate(
         image=image,
         uid=200001,
         home=HomeRef(f"/homes/{name}"),
-        token_file=Path("/tokens") / name,
+        token_ref=TokenRef(f"/tokens/{name}"),
         access=Access(),
     )
     return Candidate(session, running, obstacle, seen=Seen(name, Verdict.idle, NOW, True, ()))

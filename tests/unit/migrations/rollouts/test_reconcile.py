@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +21,7 @@ from flows.migrations.results import Result
 from flows.migrations.rollouts.reconcile import PART, FailureBudget, foreseen, reconcile
 from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.seen import Seen
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 from tests.support.examples import several
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
@@ -80,7 +79,7 @@ class World:
             setattr(self, event[1], event[2])
 
     def candidate(self, name: str) -> Candidate:
-        session = Session(name, *KEY, self.images.get(name, OLD), 200001, HomeRef("/h"), Path("/t"), Access())
+        session = Session(name, *KEY, self.images.get(name, OLD), 200001, HomeRef("/h"), TokenRef("/t"), Access())
         verdict = Verdict.busy if self.is_busy(name) else Verdict.idle
         seen = Seen(name, verdict, self.time, verdict is Verdict.idle, (Evidence(verdict, "python train.py"),))
         rests = self.deferred.get(name)

@@ -54,7 +54,7 @@ def test_a_clone_runs_beside_the_session_that_goes_on(sessions: Fleet, ada: Sess
     before = home(sessions, ada.name)
     made = clone(sessions.settings, ada.name, Wish("ada2"), "ada")
     assert home(sessions, "ada2") == before == home(sessions, ada.name)
-    assert made.uid != ada.uid and made.token_file != ada.token_file and made.path == "/session/ada2"
+    assert made.uid != ada.uid and made.token_ref != ada.token_ref and made.path == "/session/ada2"
     assert (made.image, made.profile, made.gpus, made.generation) == (ada.image, ada.profile, 0, 1)
     assert sessions.sessions.store.owners()["ada2"] == "ada"
     assert [box.running for name in (ada.name, "ada2") for box in sessions.world.of(name)] == [Running.running] * 2

@@ -23,13 +23,13 @@ from flows.core.settings import Settings
 from flows.migrations.steps.move_context import room_obstacle
 from flows.sessions.containers import warm_start
 from flows.sessions.containers.warm_start import VARIABLE, Mounted, Slots, mounted, objection, with_warm
-from flows.sessions.model import Container, HomeRef, Running, Session, session_of
+from flows.sessions.model import Container, HomeRef, Running, Session, TokenRef, session_of
 from tests.support.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[4]
 LAUNCHER = ROOT / "snippets/web/files/launch-jupyter"
 IMAGE = "sha256:1"
-SESSION = Session("ada", "p", "2026a", IMAGE, 200_000, HomeRef("/h"), Path("/t"), Access(), late_home=True)
+SESSION = Session("ada", "p", "2026a", IMAGE, 200_000, HomeRef("/h"), TokenRef("/t"), Access(), late_home=True)
 
 
 def container(session: Session, running: Running) -> Container:

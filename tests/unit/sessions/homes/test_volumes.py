@@ -16,9 +16,9 @@ from flows.sessions.containers.podman_options import mount_option
 from flows.sessions.homes.folders import beside
 from flows.sessions.homes.subvolumes import all_or_none
 from flows.sessions.homes.volumes import Part, Wanted, check_unused, parts, read_wanted, users
-from flows.sessions.model import HomeRef, Session, Volume
+from flows.sessions.model import HomeRef, Session, TokenRef, Volume
 
-PLAIN = Session("ana", "p", "2026a", "sha256:1", 300_000, HomeRef("/homes/ana"), Path("/token"), Access())
+PLAIN = Session("ana", "p", "2026a", "sha256:1", 300_000, HomeRef("/homes/ana"), TokenRef("/token"), Access())
 DATA = Volume("data", "/data", HomeRef("/volumes/ana/data"))
 
 

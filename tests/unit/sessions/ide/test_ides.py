@@ -26,7 +26,7 @@ from flows.images.recipe import Assembler
 from flows.images.stages import Kind, Stage
 from flows.publishing import evidence
 from flows.sessions.ide.jupyter import JupyterError, check_page
-from flows.sessions.model import PREFIX, HomeRef, Session
+from flows.sessions.model import PREFIX, HomeRef, Session, TokenRef
 from tests.support.waiting import serving
 
 ROOT = Path(__file__).parents[4]
@@ -347,6 +347,6 @@ def test_a_page_opens_with_its_token_and_not_without(page: str, token: str, prob
 @pytest.mark.parametrize(("prefix", "path"), [({}, ""), ({PREFIX: "/user/ada/"}, "/user/ada")])
 def test_the_address_of_a_session_has_its_prefix(prefix: dict[str, str], path: str) -> None:
     access = CATALOG.ides["terminal"].config.access
-    session = Session("ada", "a", "2026a", "sha256:0", 1, HomeRef("/h"), Path("/t"), access, prefix)
+    session = Session("ada", "a", "2026a", "sha256:0", 1, HomeRef("/h"), TokenRef("/t"), access, prefix)
     assert session.path == path
     assert Session.from_json(session.to_json()) == session

@@ -12,7 +12,7 @@ from flows.catalog.model import Access
 from flows.core.programs import command
 from flows.sessions.homes.folders import ref_of
 from flows.sessions.ide.page_notices import OnPage, Windows
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 from tests.support.simulated.engine import SimulatedEngine
 from tests.support.simulated.world import World
 
@@ -34,7 +34,9 @@ class Here(SimulatedEngine):
 @pytest.fixture
 def windows(tmp_path: Path) -> Windows:
     access = Access(port=8888, notices=FILE)
-    session = Session("ada", "vscode-minimal-deb12-py311", "2026a", "sha256:1", 1, ref_of(tmp_path), tmp_path, access)
+    session = Session(
+        "ada", "vscode-minimal-deb12-py311", "2026a", "sha256:1", 1, ref_of(tmp_path), TokenRef(str(tmp_path)), access
+    )
     return Windows(Here(tmp_path), session)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -136,7 +137,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 @pytest.fixture
 def engine(server: Memory) -> Kubernetes:
-    return Kubernetes(OPTIONS, lambda _: {"config": {"Cmd": ["ide"]}}, SimpleNamespace())  # type: ignore[arg-type]
+    return Kubernetes(OPTIONS, lambda _: {"config": {"Cmd": ["ide"]}}, SimpleNamespace(), Path)  # type: ignore[arg-type]
 
 
 def test_a_session_with_gpus_moves_warm_in_its_pod_and_back(server: Memory, engine: Kubernetes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +37,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 @pytest.fixture
 def engine(server: Memory) -> Kubernetes:
-    return Kubernetes(OPTIONS, lambda _: {"config": {"Cmd": ["ide"]}}, SimpleNamespace())  # type: ignore[arg-type]
+    return Kubernetes(OPTIONS, lambda _: {"config": {"Cmd": ["ide"]}}, SimpleNamespace(), Path)  # type: ignore[arg-type]
 
 
 def test_a_generation_that_waits_no_more_and_is_started_cold_has_the_home(server: Memory, engine: Kubernetes) -> None:

@@ -46,7 +46,7 @@ class Scene:
         self.server = Memory(before, after)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "Cluster", lambda _: self.server)
-            self.engine = Kubernetes(OPTIONS, lambda _: {"config": {"Cmd": ["ide"]}}, SimpleNamespace())  # type: ignore[arg-type]
+            self.engine = Kubernetes(OPTIONS, lambda _: {"config": {"Cmd": ["ide"]}}, SimpleNamespace(), Path)  # type: ignore[arg-type]
         self.stored = dict[str, Session]()
         self.store = SimpleNamespace(
             find=lambda _: (before, True), update=lambda told: self.stored.update({told.name: told})

@@ -7,7 +7,7 @@ from pathlib import Path
 from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.core.settings.spans import Span
-from flows.sessions.model import Access, HomeRef, Session
+from flows.sessions.model import Access, HomeRef, Session, TokenRef
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Account, Rights
 from flows.sessions.store import Store
@@ -23,7 +23,9 @@ def test_a_session_is_named_until_its_owner_has_an_account(tmp_path: Path) -> No
         access = Access(port=8888)
         store.add(
             name,
-            lambda uid: Session(name, "p", "2026a", digest, uid, HomeRef(str(home)), tmp_path / "token", access, {}),
+            lambda uid: Session(
+                name, "p", "2026a", digest, uid, HomeRef(str(home)), TokenRef(str(tmp_path / "token")), access, {}
+            ),
             uids=Span(first=300_000, last=300_999),
             owner=owner,
         )

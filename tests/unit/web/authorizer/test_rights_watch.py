@@ -14,7 +14,7 @@ from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.core.settings.spans import Span
 from flows.gateway.proxy import Visit
-from flows.sessions.model import HomeRef, Session
+from flows.sessions.model import HomeRef, Session, TokenRef
 from flows.sessions.people.entitlements import Entitlements, Kind, Share
 from flows.sessions.store import Store
 from flows.sessions.wishes import PreferenceStore
@@ -27,7 +27,7 @@ AT = datetime(2026, 11, 25, 12, tzinfo=UTC)
 
 
 def session(name: str) -> Session:
-    return Session(name, "p", "2026a", "sha256:1", 200_000, HomeRef("/h"), Path("/h"), Reached(port=8000), {})
+    return Session(name, "p", "2026a", "sha256:1", 200_000, HomeRef("/h"), TokenRef("/h"), Reached(port=8000), {})
 
 
 def account(name: str, **more: Any) -> dict[str, Any]:

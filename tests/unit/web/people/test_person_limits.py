@@ -17,7 +17,7 @@ from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.core.settings.spans import Span
 from flows.sessions.homes.folders import ref_of
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 from flows.sessions.people import rights
 from flows.sessions.people.person_limits import Homes, OverLimit
 from flows.sessions.store import Store
@@ -44,7 +44,16 @@ def make(tmp_path: Path) -> Make:
 def add(allowance: Allowance, name: str, owner: str, *, runs: bool = True) -> None:
     store, folder = Store(allowance.database), Path("/nowhere")
     made = Session(
-        name, "p", "2026a", "sha256:0", 0, ref_of(folder), folder / "token", Access(port=8000), memory=2 * GB, cpus=1
+        name,
+        "p",
+        "2026a",
+        "sha256:0",
+        0,
+        ref_of(folder),
+        TokenRef(str(folder / "token")),
+        Access(port=8000),
+        memory=2 * GB,
+        cpus=1,
     )
     store.add(name, lambda uid: replace(made, uid=uid), uids=Span(first=300_000, last=300_099), owner=owner)
     store.want(name, runs)
