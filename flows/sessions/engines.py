@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Engine as Database
 
 from flows.catalog.model import Access
+from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.formatting import short
 from flows.core.lazily import lazily
@@ -22,6 +23,7 @@ from flows.sessions import own_folder, trial
 from flows.sessions.engine import Engine, Homes, Tokens
 from flows.sessions.gpus.gpu import Gpus
 from flows.sessions.machines import Machines, ThisMachine
+from flows.sessions.model import Session
 from flows.sessions.trial import NoTrial, Trials
 
 with lazily(globals()):
@@ -30,6 +32,7 @@ with lazily(globals()):
     from flows.images.registry import Registry
     from flows.publishing.checks import Look
     from flows.publishing.container_checks import ContainerLook
+    from flows.publishing.makers import Makers
     from flows.publishing.trial_checks import ImageTrial, TrialLook
     from flows.sessions.containers.podman import Podman
     from flows.sessions.containers.trials import PodmanTrials
@@ -68,7 +71,14 @@ def _configuration(settings: Settings, image: str) -> Mapping[str, Any]:
 
 def homes(settings: Settings) -> Homes:
     """The keeper of the homes of sessions."""
-    return ClusterHomes(Cluster(ownership.options(settings))) if settings.in_cluster else LocalHomes(settings)
+    if settings.in_cluster:
+        return ClusterHomes(Cluster(ownership.options(settings)), partial(_maker, settings))
+    return LocalHomes(settings)
+
+
+def _maker(settings: Settings, session: Session) -> str | None:
+    """By whom the image of a session was made: as `Makers.of` says it."""
+    return Makers(settings, open_database(settings.database)).of({session.image: session.profile})[session.image]
 
 
 def machines(settings: Settings) -> Machines:

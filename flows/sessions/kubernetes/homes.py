@@ -11,7 +11,7 @@ from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.home_snapshots import ClusterSnapshots
 from flows.sessions.kubernetes.manifests import KIND, SESSION, UID, VOLUME
-from flows.sessions.kubernetes.shared_volumes import SharedVolumes, is_shared
+from flows.sessions.kubernetes.shared_volumes import Maker, SharedVolumes, is_shared
 from flows.sessions.kubernetes.snapshot_ways import VolumeSnapshots, remove_claim
 from flows.sessions.kubernetes.volume_mounts import claim_of
 from flows.sessions.model import HOME, HomeRef, Session, Volume, check_name
@@ -23,10 +23,10 @@ _CLAIMS = "persistentvolumeclaims"
 class ClusterHomes:
     """Implements `engine.Homes` in one namespace of a cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        """Nothing is asked of the cluster yet."""
+    def __init__(self, cluster: Cluster, maker: Maker = lambda _: None) -> None:
+        """Nothing is asked of the cluster yet; `maker` tells by whom the image of a session was made."""
         self._cluster, self._snapshots = cluster, ClusterSnapshots(cluster)
-        self._shared = SharedVolumes(cluster)
+        self._shared = SharedVolumes(cluster, maker)
         self.keeps_snapshots = self._snapshots.keeps
 
     def home_of(self, name: str) -> HomeRef:

@@ -7,7 +7,7 @@ that an administrator has made counts, too, once it has the labels of Refit's ow
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
@@ -15,6 +15,7 @@ from typing import Any
 
 from flows.core import fence
 from flows.core.errors import RefitError
+from flows.core.formatting import on_a_line
 from flows.sessions.homes.group_access import SHARE_FOLDER, default_list
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.kubernetes import manifests, records, volume_mounts
@@ -30,17 +31,23 @@ OPEN = f"{LABEL}open"
 _FOLDER = "all"
 # Nobody's: no session's user may lock the others out of the folder.
 _NOBODY = 65534
+_MODE = "2770"
 _LOOK_SECONDS = 2.0
+_TOLD = 100  # characters of what a program says
 # Reasons of events about a claim, by Kubernetes and by provisioners.
 _FAILED, _WAITS = "ProvisioningFailed", "WaitForFirstConsumer"
+
+
+# Of the image of a session: the person from whose own recipe it was made; empty: it is of the catalog; none: unknown.
+Maker = Callable[[Session], str | None]
 
 
 class SharedVolumes:
     """The shared volumes of one namespace."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, maker: Maker) -> None:
         """Nothing is asked of the cluster yet."""
-        self._cluster, self._pods = cluster, HomePods(cluster)
+        self._cluster, self._pods, self._maker = cluster, HomePods(cluster), maker
 
     def all(self, **labels: str) -> dict[str, HomeRef]:
         """Name → volume."""
@@ -151,12 +158,28 @@ class SharedVolumes:
             self._open(session, volume)
 
     def _open(self, session: Session, volume: Volume) -> None:
-        """Make the folder of a volume, by a Pod with the image of a session that is to have it."""
+        """Make the folder of a volume, by a Pod with the image of a session that is to have it.
+
+        The Pod can write to all of the claim, which no session can. So its programs are those of the catalog.
+
+        Raises:
+            RefitError: it can't be made, or isn't as it was asked for, or the image is none of the catalog.
+        """
+        if maker := self._maker(session):
+            raise _of_own_image(session, volume, f"It was made from {maker}'s own recipe.")
+        if maker is None:
+            raise _of_own_image(session, volume, "Nobody can tell just now by whom it was made.")
         claim, folder = volume.ref.split("/")
         mount = Mount(claim, claim)
         try:
             with self._pods.mounted(replace(session, uid=_NOBODY), [mount]) as work:
-                work.run(SHARE_FOLDER, f"{mount.folder}/{folder}", default_list())
+                told = work.run(SHARE_FOLDER, f"{mount.folder}/{folder}", default_list())
+            if told.split() != [str(_NOBODY), _MODE]:
+                raise RefitError(
+                    f"Its folder {folder} doesn't belong to the user {_NOBODY} with the mode {_MODE}.",
+                    why=f"Its user and mode are {on_a_line(told.strip()[:_TOLD]) or 'unknown'}.",
+                    hint="`kubernetes.shared_storage_class` has to name a class whose volumes keep owners and modes.",
+                )
         except RefitError as error:
             raise RefitError(
                 f"The shared volume {volume.name!r} can't be had.",
@@ -185,6 +208,14 @@ def is_shared(claim: Mapping[str, Any] | None) -> bool:
     """Whether a claim is a shared volume's."""
     labels = ((claim or {}).get("metadata") or {}).get("labels") or {}
     return bool(labels.get(KIND) == SHARED)
+
+
+def _of_own_image(session: Session, volume: Volume, why: str) -> RefitError:
+    return RefitError(
+        f"The shared volume {volume.name!r} has no folder yet, and the image of {session.name!r} may not make it.",
+        why=why,
+        hint=f"start another session with `--volume {volume.name}:{volume.path}` first, whose image is of the catalog.",
+    )
 
 
 def _ref(metadata: Mapping[str, Any]) -> HomeRef:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +18,7 @@ import pytest
 
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.sessions.homes.group_access import SHARE_FOLDER, default_list
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.kubernetes import home_pods, manifests, shared_volumes, trial_pods
 from flows.sessions.kubernetes.cluster import Cluster, ClusterError, Conflict, StillWaiting
@@ -89,8 +94,8 @@ class Api:
 BOUND = {"phase": "Bound", "accessModes": [MANY]}
 
 
-def volumes(api: Api) -> SharedVolumes:
-    return SharedVolumes(cast(Cluster, api))
+def volumes(api: Api, maker: str | None = "") -> SharedVolumes:
+    return SharedVolumes(cast(Cluster, api), lambda _: maker)
 
 
 def test_a_volume_is_a_folder_in_a_claim_that_many_nodes_can_have() -> None:
@@ -181,7 +186,9 @@ def test_a_name_that_can_be_no_label_is_refused_before_the_cluster_is_asked() ->
 class Work:
     """The Pod that makes the folder: it keeps whose it was, and may fail."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: RefitError | None = None) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, error: RefitError | None = None, told: str = "65534 2770\n"
+    ) -> None:
         self.uids, self.words, self._error = list[int](), list[str](), error
 
         @contextmanager
@@ -189,7 +196,11 @@ class Work:
             if self._error:
                 raise self._error
             self.uids.append(session.uid)
-            yield SimpleNamespace(run=lambda program, *words: self.words.extend(words))
+            yield SimpleNamespace(run=run)
+
+        def run(_: str, *words: str) -> str:
+            self.words.extend(words)
+            return told
 
         monkeypatch.setattr(HomePods, "mounted", mounted)
 
@@ -211,6 +222,47 @@ def test_a_folder_that_can_t_be_made_is_tried_again_the_next_time(monkeypatch: p
         volumes(api).require(SHARING, DATA)
     assert "no node" in error.value.why and "The claim refit-shared-data is Pending" in error.value.why
     assert OPEN not in api.claims["refit-shared-data"]["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(("maker", "why"), [("eve", "eve's own recipe"), (None, "Nobody can tell")])
+def test_no_image_of_a_person_s_own_recipe_makes_the_folder_of_all(
+    monkeypatch: pytest.MonkeyPatch, maker: str | None, why: str
+) -> None:
+    api, work = Api(BOUND), Work(monkeypatch)
+    volumes(api).make("data")
+    with pytest.raises(RefitError, match="the image of 'ada' may not make it") as error:
+        volumes(api, maker).require(SHARING, DATA)
+    assert why in error.value.why and "--volume data:/data" in error.value.hint
+    assert work.uids == [] and OPEN not in api.claims["refit-shared-data"]["metadata"]["annotations"]
+    volumes(api).require(SHARING, DATA)
+    volumes(api, maker).require(SHARING, DATA)
+    assert work.uids == [65534]
+
+
+@pytest.mark.parametrize("told", ["", "0 2770\n", "65534 755\n", "65534 2770 all\n", "\x1b[2J" * 1000])
+def test_a_folder_that_is_not_as_it_was_asked_for_isn_t_open(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    api = Api(BOUND)
+    volumes(api).make("data")
+    Work(monkeypatch, told=told)
+    with pytest.raises(RefitError, match="The shared volume 'data' can't be had") as error:
+        volumes(api).require(SHARING, DATA)
+    assert "user 65534 with the mode 2770" in error.value.why and "\x1b" not in error.value.why
+    assert len(error.value.why) < 500 and "shared_storage_class" in error.value.hint
+    assert OPEN not in api.claims["refit-shared-data"]["metadata"]["annotations"]
+
+
+def test_the_program_that_makes_the_folder_follows_no_link_and_tells_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to("elsewhere")
+
+    def run(name: str) -> subprocess.CompletedProcess[str]:
+        call = [sys.executable, "-c", SHARE_FOLDER, str(tmp_path / name), default_list()]
+        return subprocess.run(call, capture_output=True, text=True, check=False)
+
+    for _ in range(2):
+        assert run("all").stdout.split() == [str(os.geteuid()), "2770"]
+    assert run("link").returncode and not run("link").stdout
+    assert (tmp_path / "elsewhere").stat().st_mode & 0o7777 == 0o700
 
 
 def test_one_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
