@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from flows import services
+from flows.core.leases import LeaseTaken
 from flows.jump.certificates import HELD_SECONDS
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move_steps import State
+from flows.services import doctor_cluster
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import SSH_PORT
 from flows.sessions.people.entitlements import Kind, Share
@@ -30,8 +32,52 @@ from tests.support.waiting import PATIENCE, free_port, running_seconds, wait_unt
 
 pytestmark = [pytest.mark.long]
 PEOPLE = ("ada", "bob", "eve")
-TO_BOB = Share("ada", "ada", Kind.person, "bob")
+TO_BOB, EVES_TO_BOB = (Share(owner, owner, Kind.person, "bob") for owner in ("ada", "eve"))
 _NUMBERS = count()
+# Takes the place of the sshd of its session, and holds each program of Refit's that brings keys.
+_LIAR = """
+import contextlib, os, pathlib, signal, socket, threading, time
+
+if os.fork():
+    os._exit(0)
+os.setsid()
+nowhere = os.open(os.devnull, os.O_RDWR)
+for number in (0, 1, 2):
+    os.dup2(nowhere, number)
+
+def each():
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            yield int(entry.name), (entry / "cmdline").read_bytes()
+        except OSError:
+            pass
+
+def hold():
+    while True:
+        for pid, words in each():
+            if b"/run/refit/bin/slot\\0keys" in words and pid != os.getpid():
+                with contextlib.suppress(OSError):  # it has just ended
+                    os.kill(pid, signal.SIGSTOP)
+                    pathlib.Path("/tmp/held").touch()
+        time.sleep(0.01)
+
+threading.Thread(target=hold, daemon=True).start()
+listener = None
+while listener is None:
+    for pid, words in each():
+        if words.startswith(b"sshd:") or words.startswith(b"/usr/sbin/sshd"):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(OSError):  # the port is not free yet
+        listener = socket.create_server(("", 2222))
+pathlib.Path("/tmp/lies").touch()
+kept = []
+while True:
+    connection, _ = listener.accept()
+    with contextlib.suppress(OSError):
+        connection.sendall(b"SSH-2.0-OpenSSH_9.2\\r\\n")
+    kept.append(connection)
+"""
 
 
 @dataclass(frozen=True)
@@ -159,6 +205,13 @@ def test_files_and_forwards_go_through_and_nothing_else_does(host: Host, ada: La
         assert said.returncode != 0 and "prohibited" in said.stderr, target
 
 
+def test_the_doctor_tries_the_pods_of_sessions_that_run(host: Host) -> None:
+    findings = {finding.thing: finding for finding in doctor_cluster.cluster(host.scene.settings)}
+    reached, apart = findings["network of Pods"], findings["sessions apart"]
+    assert reached.ok and reached.seen == "reached"
+    assert "NetworkPolicy" in apart.seen
+
+
 def test_the_owner_stays_when_a_guest_has_to_go(host: Host, ada: Laptop) -> None:
     bob = host.laptop("bob")
     host.say(TO_BOB)
@@ -204,3 +257,39 @@ def test_nobody_is_led_to_the_pod_of_another_session_and_a_pod_that_comes_back_i
         wait_until(lambda: "ada.refit" not in host.hosts())
     host.sessions.start(NAME)
     assert says(ada, "cat mine") == "kept\n"
+
+
+def test_a_session_that_lies_holds_up_nobody_elses_keys(host: Host, ada: Laptop, eve: Laptop) -> None:
+    says(ada, "true")
+    host.sessions.execute(NAME, ["python3", "-c", _LIAR])
+    wait_until(lambda: has(host, "lies"))
+    with ada.open("-o", "ConnectTimeout=600", "ada.refit", "true") as fraud:
+        try:
+            bob = host.laptop("bob")
+            host.say(TO_BOB)
+            wait_until(lambda: has(host, "held"))
+            host.say(TO_BOB, EVES_TO_BOB)
+            assert says(bob, "echo in", "eve") == "in\n"
+            with host.connected(bob, "eve") as guest, host.connected(eve, "eve") as owner:
+                host.say(TO_BOB)
+                assert guest.wait(PATIENCE) != 0
+                assert answers(owner, "still here")
+        finally:
+            fraud.kill()  # the program that it has called goes on until the liar ends
+    wait_until(lambda: stops(host), 10 * PATIENCE)
+    host.sessions.start(NAME)
+    assert says(ada, "echo in") == "in\n"
+
+
+def has(host: Host, name: str) -> bool:
+    """Whether there is such a file in /tmp of Ada's session."""
+    return name in host.sessions.execute(NAME, ["ls", "/tmp"]).split()
+
+
+def stops(host: Host) -> bool:
+    """Whether Ada's session could be stopped: somebody may be bringing it keys, which it holds for two minutes."""
+    try:
+        host.sessions.stop(NAME)
+    except LeaseTaken:
+        return False
+    return True
