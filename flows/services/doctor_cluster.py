@@ -39,8 +39,8 @@ with lazily(globals()):
     from flows.sessions.kubernetes.records import SessionPod
     from flows.sessions.kubernetes.refusals import ClusterError, NotServed, Right
 
-# Pods that are looked at, those that are tried, and seconds for each.
-_SEEN, _TRIED, _REACHED_SECONDS = 50, 4, 1.5
+# Pods that are tried, and seconds for each.
+_TRIED, _REACHED_SECONDS = 4, 1.5
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -197,8 +197,8 @@ def judge_class(cluster: Cluster, name: str) -> Finding:
 
 def _reached(cluster: Cluster) -> dict[str, str]:
     """Pod → why this machine doesn't reach it; empty: it does. Those of some sessions that run are tried."""
-    told = cluster.page("pods", labelSelector=f"{manifests.KIND}=session", limit=str(_SEEN))["items"]
-    running = [pod for pod in map(records.pod, told) if pod.address and not (pod.idle or pod.ending or pod.over)]
+    pods = cluster.each("pods", records.pod, **{manifests.KIND: "session"})
+    running = [pod for pod in pods if pod.address and not (pod.idle or pod.ending or pod.over)]
 
     def reach(pod: SessionPod) -> tuple[str, str]:
         return f"{pod.name} ({pod.address})", why_unreached(pod.address, SSH_PORT, _REACHED_SECONDS)

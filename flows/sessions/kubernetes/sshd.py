@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flows.core import fence
 from flows.core.errors import RefitError
+from flows.core.waiting import wait_until
 from flows.host.sockets import why_unreached, written_ends
 from flows.sessions.engine import KEYS_SECONDS
 from flows.sessions.kubernetes import manifests
@@ -26,8 +27,8 @@ from flows.sessions.model import SSH_PORT, Session
 
 # Seconds for what the program of a slot does by itself, once its files are there.
 _CALLED_SECONDS = 30.0
-# Seconds in which a Pod's own network answers.
-_REACHED_SECONDS = 5.0
+# Seconds in which a Pod's own network answers, for each try and in all: a node may be without cores for some.
+_TRIED_SECONDS, _REACHED_SECONDS = 5.0, 20.0
 # Of sysexits.h, by which the program of a slot says why it can't: EX_USAGE, EX_UNAVAILABLE.
 _UNKNOWN, _NO_SSHD = 64, 69
 _AUTHORIZED = FILES[0]
@@ -125,8 +126,23 @@ class SlotSshd:
         for pod, slot in self._with_home(session.name):
             if slot.opened == session.generation:
                 self._call(session, pod, slot, "sshd", version, str(slot.opened), str(fence.number()))
-                if why := why_unreached(pod.address, SSH_PORT, _REACHED_SECONDS):
-                    raise _unreached(session, pod, why)
+                self._reach(session, pod)
+
+    def _reach(self, session: Session, pod: SessionPod) -> None:
+        """Find out whether this machine reaches a Pod.
+
+        Raises:
+            ClusterError: it doesn't, also after some tries.
+        """
+        why = ""
+
+        def reached() -> bool:
+            nonlocal why
+            why = why_unreached(pod.address, SSH_PORT, _TRIED_SECONDS)
+            return not why
+
+        if not wait_until(reached, seconds=_REACHED_SECONDS):
+            raise _unreached(session, pod, why)
 
     def present(self, container: str) -> bool:
         """Nothing: slots begin it with the certificate, which comes with the first key."""

@@ -12,10 +12,12 @@ import pytest
 from flows.catalog.model import Access
 from flows.core.settings import Settings
 from flows.core.settings.cluster import ClusterSettings
+from flows.services import doctor_cluster
 from flows.services.doctor_cluster import judge_isolation, judge_reach
-from flows.sessions.kubernetes import home_pods, isolation, manifests, pull_trial, trial_pods
+from flows.sessions.kubernetes import home_pods, isolation, manifests, pull_trial, records, trial_pods
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.manifests import ClusterOptions
+from flows.sessions.kubernetes.records import SessionPod, Slot
 from flows.sessions.trial import alone
 from tests.support.pods import OPTIONS, SESSION
 
@@ -134,6 +136,27 @@ def test_the_doctor_says_which_pods_this_machine_does_not_reach() -> None:
     missed = judge_reach({"refit-ada-1 (10.0.0.9)": "No route to host", "refit-bob-1 (10.0.0.8)": ""})
     assert not missed.ok and "refit-ada-1 (10.0.0.9): No route to host" in missed.seen and "bob" not in missed.seen
     assert "a route to the network of Pods" in missed.hint
+
+
+def test_the_doctor_finds_a_session_that_runs_among_many_that_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(number: int) -> dict[str, Any]:
+        slot = Slot("a", 1, opened=int(number >= 300))
+        pod = SessionPod(
+            f"refit-{number}", "", "", "", "", "n1", f"10.0.0.{number}", ending=False, over=False, slots=(slot,)
+        )
+        return {"pod": pod}
+
+    def page(_: str, **params: str) -> dict[str, Any]:
+        begin = int(params.get("continue", "0"))
+        rest = range(begin, 303)[: int(params["limit"])]
+        following = {"continue": str(rest.stop)} if rest.stop < 303 else {}
+        return {"items": [told(number) for number in rest], "metadata": following}
+
+    cluster = Cluster(OPTIONS)
+    monkeypatch.setattr(cluster, "page", page)
+    monkeypatch.setattr(records, "pod", lambda told: told["pod"])
+    monkeypatch.setattr(doctor_cluster, "why_unreached", lambda *_: "")
+    assert doctor_cluster._reached(cluster) == {f"refit-{number} (10.0.0.{number})": "" for number in (300, 301, 302)}
 
 
 def test_settings_take_ranges_of_addresses_alone() -> None:

@@ -27,7 +27,7 @@ from flows.sessions.model import Session
 from flows.sessions.ssh.keys import read_keys
 from flows.sessions.ssh.session_access import Ssh
 from tests.support.pods import OPTIONS, SESSION
-from tests.support.waiting import free_span
+from tests.support.waiting import PATIENCE, free_span
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGPxTeBnBYYPqTA2LkyOB+Xb2DHl5s8GFQBlVKnxmCHy ada@home"
 OUTSIDE = replace(OPTIONS, gateways=("192.0.2.0/28",))
@@ -190,15 +190,30 @@ def test_an_image_or_a_pod_that_lets_nobody_in_is_told(session: Session, code: i
 
 
 def test_a_pod_that_this_machine_does_not_reach_is_told_with_what_would_help(
-    session: Session, unreached: dict[str, str], sessions: Path
+    session: Session, unreached: dict[str, str], sessions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(sessions)
     unreached["10.0.0.9"] = "No route to host"
+    monkeypatch.setattr(sshd, "_REACHED_SECONDS", 0.1)
     bring(sessions, authorized_keys=KEY)
     with pytest.raises(RefitError, match="doesn't reach the sshd of the session 'ada'") as refused:
         server.sshd.start(session)
     assert "10.0.0.9 port 2222" in refused.value.why and "No route to host" in refused.value.why
     assert "kubernetes.gateway_addresses" in refused.value.hint
+
+
+def test_a_pod_that_answers_late_is_reached(session: Session, sessions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, tries = Server(sessions), list[str]()
+
+    def answers_late(address: str, *_: object) -> str:
+        tries.append(address)
+        return "it doesn't answer in time" if len(tries) < 3 else ""
+
+    monkeypatch.setattr(sshd, "why_unreached", answers_late)
+    monkeypatch.setattr(sshd, "_REACHED_SECONDS", PATIENCE)
+    bring(sessions, authorized_keys=KEY)
+    server.sshd.start(session)
+    assert tries == ["10.0.0.9"] * 3 and len(server.calls) == 1
 
 
 def test_connections_that_refit_knows_by_their_ends_are_kept(session: Session, sessions: Path) -> None:
