@@ -43,12 +43,12 @@ FIXTURES = (
     "tests.support.own_image",
 )
 
-# The same examples each time, so that what fails is the change's fault; without it they are others each time, and all.
-# Whether they are made fast hangs on what else the machine does.
-# A machine that loses its cores for a moment makes any example slow.
-examples.register_profile(
-    "repeatable", deadline=None, derandomize=True, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
-)
+# Whether examples are made fast hangs on what else the machine does: one that loses its cores for a moment makes any
+# example slow. Where no profile is chosen, they are others each time, and all.
+examples.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+examples.load_profile("all")
+# The same examples each time, so that what fails is the change's fault.
+examples.register_profile("repeatable", examples.get_profile("all"), derandomize=True, max_examples=30)
 # Enough to see whether anything is badly wrong, while one works on it.
 examples.register_profile("few", examples.get_profile("repeatable"), max_examples=10)
 
