@@ -108,7 +108,8 @@ def deployment(own_image: str) -> Iterator[None]:
         own_pod.apply(secret("refit-builder", **shared, **of_builders), namespace=BUILDS)
         own_pod.apply(secret("refit", **shared))
         builds = {"builder_job": "/etc/refit/job.yaml"}
-        chosen = {"builders": 1, "apt_proxy": way.url, "kubernetes": builds}
+        # A node may take a while for the image of a builder.
+        chosen = {"builders": 1, "builder_timeout_seconds": 1800, "apt_proxy": way.url, "kubernetes": builds}
         own = own_pod.objects(own_image, **chosen)
         own_pod.apply(*(each for each in own if each["kind"] == "Service"))
         job = own_pod.builder_job(own_image)
