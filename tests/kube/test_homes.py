@@ -40,7 +40,7 @@ def homes(
     by_storage = request.param == "snapshots"
     options = replace(cluster.options, snapshots=Snapshots.auto, storage_class=CLASS if by_storage else "")
     with storage_with_snapshots(tmp_path_factory.mktemp("snapshots")) if by_storage else nullcontext():
-        yield ClusterHomes(Cluster(options))
+        yield ClusterHomes(Cluster(options), lambda _: "")  # images of the catalog
         assert not kubectl("get", "pods", "-l", f"{manifests.KIND}=home", "-o", "name")
         kubectl("delete", "pvc", "--all", "--timeout=60s")
 
