@@ -21,7 +21,7 @@ from flows.jump.sandbox import Sandbox
 from flows.jump.sshd_keeper import Forwarding
 from flows.sessions.homes.folders import ref_of
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Session
+from flows.sessions.model import Session, TokenRef
 from flows.sessions.people.entitlements import Kind, Share
 from flows.sessions.people.person_keys import PersonKeys
 from tests.support.laptops import hear
@@ -114,9 +114,7 @@ def shared(
     forwardings: dict[int, frozenset[Forwarding]] = {}
     store = Sessions.open(settings).store
     for name, home in (("ada", "ada"), ("notes", "ada")):
-        session = Session(
-            name, "light", "2026a", "sha256:0", 0, ref_of(settings.home / name), tmp_path / "token", LIGHT
-        )
+        session = Session(name, "light", "2026a", "sha256:0", 0, ref_of(settings.home / name), TokenRef("token"), LIGHT)
         store.add(name, lambda uid, made=session: replace(made, uid=uid), uids=settings.session_uids, owner=home)
     monkeypatch.setattr(Addresses, "now", lambda _: {"ada": "10.0.0.1", "notes": "10.0.0.2"})
     monkeypatch.setattr(Sandbox, "forwardings", lambda _, pids: forwardings.get(next(iter(pids)), frozenset()))

@@ -24,7 +24,7 @@ from flows.gateway import routes
 from flows.publishing.signatures import Refusal
 from flows.services import doctor_home
 from flows.sessions.homes.folders import ref_of
-from flows.sessions.model import Running, Session, check_name
+from flows.sessions.model import Running, Session, TokenRef, check_name
 from flows.sessions.overview import Status
 from flows.sessions.store import HomeTaken, Store
 from flows.sessions.wishes import PreferenceStore
@@ -44,7 +44,9 @@ server_names = st.just("") | _slugs.filter(lambda name: len(name) <= 30) | st.ju
 
 def session(name: str, environment: dict[str, str] | None = None) -> Session:
     home = Path("/h") / name
-    return Session(name, "p", "2026a", "sha256:1", 200_000, ref_of(home), home, Access(port=8000), environment or {})
+    return Session(
+        name, "p", "2026a", "sha256:1", 200_000, ref_of(home), TokenRef("token"), Access(port=8000), environment or {}
+    )
 
 
 @given(st.lists(st.tuples(people, server_names), min_size=2, max_size=2, unique=True))
