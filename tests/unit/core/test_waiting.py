@@ -25,7 +25,7 @@ ALONE = {
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Pauses that nobody sits out; what other tests have left running in threads sits out its own."""
+    """Pauses that nobody sits out. Threads that other tests have left sit out their own."""
     had, here, sleep = list[float](), threading.get_ident(), time.sleep
 
     def pause(seconds: float) -> None:
