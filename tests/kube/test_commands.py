@@ -86,20 +86,25 @@ def test_a_session_lives_by_commands(running: Desk) -> None:
         ("session", "snapshot", NAME),
         ("session", "clone", NAME, "ben"),
         ("session", "drift", NAME, "--replay"),
-        ("session", "ssh-keys", NAME, "--add", "{key}"),
         ("home", "list"),
     ],
     ids=" ".join,
 )
-def test_what_is_not_there_yet_says_so_and_does_nothing(running: Desk, words: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_is_not_there_yet_says_so_and_does_nothing(running: Desk, words: tuple[str, ...]) -> None:
     if "snapshot" in words:  # it is there, unless the settings want none
         running.write(snapshots="none")
-    key = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    said = running.refit(*(word.format(key=f"{key}.pub") for word in words), code=1)
+    said = running.refit(*words, code=1)
     assert "sessions on Kubernetes don't have that yet" in said and "Hint:" in said
     assert listed(running) == {NAME: "running"}
     assert kubectl("get", "pvc", "-o", "name").split() == [f"persistentvolumeclaim/refit-home-{NAME}"]
+
+
+def test_no_key_is_taken_before_a_policy_can_keep_others_from_the_sshd(running: Desk, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    said = running.refit("session", "ssh-keys", NAME, "--add", f"{key}.pub", code=1)
+    assert "Nobody is let into sessions on Kubernetes by ssh." in said and "kubernetes.gateway_addresses" in said
+    assert listed(running) == {NAME: "running"}
 
 
 def test_a_shared_volume_lives_by_commands(desk: Desk) -> None:
