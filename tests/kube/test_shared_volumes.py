@@ -82,9 +82,9 @@ def test_sessions_write_what_others_make_and_no_move_of_one_changes_that(
         sessions.homes.make_shared("scratch")
     create(sessions, "ada", images["shares"], "scratch:/scratch")
     create(sessions, "ben", images["shares"], "scratch:/scratch:ro")
-    create(sessions, "cleo", images["shares"], "scratch:/work")
+    create(sessions, "cleo", images["shares"], "scratch:/scratch")
     run(sessions, "ada", "umask 022; mkdir /scratch/deep; echo one >/scratch/deep/mine")
-    assert run(sessions, "cleo", "echo two >>/work/deep/mine; cat /work/deep/mine") == "one\ntwo\n"
+    assert run(sessions, "cleo", "echo two >>/scratch/deep/mine; cat /scratch/deep/mine") == "one\ntwo\n"
     assert run(sessions, "ben", "cat /scratch/deep/mine") == "one\ntwo\n"
     assert "written" not in run(sessions, "ben", "touch /scratch/x && echo written")
     # No user of a session can lock the others out.
@@ -97,12 +97,12 @@ def test_sessions_write_what_others_make_and_no_move_of_one_changes_that(
     result = carry_out(executor, to(sessions, "ada", images["spoils"]))
     assert result.state is State.rolled_back, result
     # Others may have written there since, so that a way back brings nothing back.
-    assert run(sessions, "cleo", "ls /work/deep") == ""
+    assert run(sessions, "cleo", "ls /scratch/deep") == ""
 
     with pytest.raises(RefitError, match="ada, ben, cleo have it"):
         reconfigure.remove_volume(sessions, "scratch", ref)
     sessions.remove("ada", purge=True)
-    assert run(sessions, "cleo", "ls /work") == "deep\n"
+    assert run(sessions, "cleo", "ls /scratch") == "deep\n"
     for name in ("ben", "cleo"):
         sessions.remove(name, purge=True)
     reconfigure.remove_volume(sessions, "scratch", ref)

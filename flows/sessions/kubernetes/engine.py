@@ -96,8 +96,8 @@ class Kubernetes:
     def create(self, session: Session) -> Container:
         """Write down what this generation is made from; nothing of it runs yet.
 
-        If its session runs, it gets its slot before anybody is stopped. If that has to leave its node, it gets a Pod on
-        another one.
+        If its session runs, its image comes into a slot before anybody is stopped. A session that has to leave its node
+        gets a Pod on another one.
 
         Raises:
             RefitError: there is one of that name, made otherwise; its image can't be had; no other node takes it.
