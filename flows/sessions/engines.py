@@ -78,7 +78,11 @@ def homes(settings: Settings) -> Homes:
 
 def _maker(settings: Settings, session: Session) -> str | None:
     """By whom the image of a session was made: as `Makers.of` says it."""
-    return Makers(settings, open_database(settings.database)).of({session.image: session.profile})[session.image]
+    database = open_database(settings.database)
+    try:
+        return Makers(settings, database).of({session.image: session.profile})[session.image]
+    finally:
+        database.dispose()
 
 
 def machines(settings: Settings) -> Machines:
